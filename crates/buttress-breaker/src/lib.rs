@@ -1,0 +1,1 @@
+//! A circuit breaker for tower services: sliding windows, epochs, leased probes.

@@ -1,0 +1,1 @@
+//! A bounded number of calls in flight for tower services, with a bounded queue.

@@ -1,0 +1,1 @@
+//! What resilience layers say to each other: classes, refusals, deadlines, context.

@@ -1,0 +1,1 @@
+//! A total deadline and an attempt timeout for tower services, readiness counted.

@@ -1,0 +1,1 @@
+//! An answer for when there is none, for tower services.

@@ -1,0 +1,1 @@
+//! HTTP for resilience layers: classes, Retry-After, replayable bodies, refusals as responses.

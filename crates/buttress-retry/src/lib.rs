@@ -1,0 +1,1 @@
+//! Budgeted, jittered, deadline-aware retries for tower services.

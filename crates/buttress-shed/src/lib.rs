@@ -1,0 +1,1 @@
+//! Load shedding for tower services: admission by queue age, concurrency and priority.

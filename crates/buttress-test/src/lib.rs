@@ -1,0 +1,1 @@
+//! A contract kit for tower layers: probes, planted faults, drops at every poll.

@@ -1,0 +1,1 @@
+//! The resilience stack for tower: deadlines, retry, circuit breaking, bulkheads, shedding, fallback.
