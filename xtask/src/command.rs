@@ -1,0 +1,169 @@
+//! Commands that are shown before they run, as a person would type them.
+
+use std::{
+    fmt,
+    io::{self, BufRead, BufReader, IsTerminal},
+    process::{Command, Output, Stdio},
+};
+
+/// A command to run in the root of the workspace.
+#[derive(Debug)]
+pub(crate) struct Cmd {
+    program: String,
+    args: Vec<String>,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Cmd {
+    /// `program` with `args`, which are split at spaces: none of ours holds one.
+    pub(crate) fn new(program: &str, args: &str) -> Self {
+        Self {
+            program: program.to_owned(),
+            args: args.split_whitespace().map(str::to_owned).collect(),
+            env: Vec::new(),
+        }
+    }
+
+    /// The same cargo that runs us.
+    pub(crate) fn cargo(args: &str) -> Self {
+        Self::new("cargo", args)
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// Adds to a variable of compiler flags, and keeps what the person's shell has put there.
+    pub(crate) fn flags(self, name: &'static str, more: &str) -> Self {
+        let flags = match std::env::var(name) {
+            Ok(set) if !set.is_empty() => format!("{set} {more}"),
+            _ => more.to_owned(),
+        };
+        self.env(name, flags)
+    }
+
+    /// Shows the command and runs it on this terminal.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        self.show();
+        let status = self.std().status().map_err(|error| self.no_start(&error))?;
+        self.judge(status.success(), status)
+    }
+
+    /// Shows the command, runs it, prints all it says and hands each line to `each`.
+    pub(crate) fn read(&self, mut each: impl FnMut(&str)) -> Result<(), String> {
+        self.show();
+        let broken = |error: io::Error| format!("`{self}` cannot be read: {error}");
+        // One pipe for both, so that cargo's headings stay above the tests they belong to.
+        let (reader, writer) = io::pipe().map_err(broken)?;
+        let mut command = self.std();
+        command.stdout(writer.try_clone().map_err(broken)?);
+        command.stderr(writer);
+        if io::stdout().is_terminal() {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        let mut child = command.spawn().map_err(|error| self.no_start(&error))?;
+        // It holds the other end of the pipe, which would never close.
+        drop(command);
+        for line in BufReader::new(reader).split(b'\n') {
+            let line = line.map_err(broken)?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            each(&line);
+        }
+        let status = child.wait().map_err(broken)?;
+        self.judge(status.success(), status)
+    }
+
+    /// Shows the command, runs it and gives back what it said, whatever its exit code.
+    pub(crate) fn output(&self) -> Result<Output, String> {
+        self.show();
+        self.std().output().map_err(|error| self.no_start(&error))
+    }
+
+    /// Whether it runs and ends well, with nothing shown.
+    pub(crate) fn works(&self) -> bool {
+        self.std()
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+
+    fn show(&self) {
+        println!("$ {self}");
+    }
+
+    fn judge(&self, success: bool, status: impl fmt::Display) -> Result<(), String> {
+        if success { Ok(()) } else { Err(format!("`{self}` ended with {status}")) }
+    }
+
+    fn no_start(&self, error: &io::Error) -> String {
+        format!("`{self}` does not start: {error}")
+    }
+
+    fn std(&self) -> Command {
+        let mut command = match self.program.as_str() {
+            "cargo" => Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())),
+            program => Command::new(program),
+        };
+        // `cargo run` describes xtask's own package to us. Handed on, it would make build scripts that look at
+        // these names run again, and a person's next `cargo test` would build what this one has built.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(crate::workspace::root());
+        command
+    }
+}
+
+impl fmt::Display for Cmd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            if value.contains(' ') {
+                write!(f, "{name}=\"{value}\" ")?;
+            } else {
+                write!(f, "{name}={value} ")?;
+            }
+        }
+        f.write_str(&self.program)?;
+        self.args.iter().try_for_each(|arg| write!(f, " {arg}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_a_person_would_type_it() {
+        let command = Cmd::cargo("doc --no-deps").env("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(command.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
+    }
+
+    #[test]
+    fn both_streams_are_read_in_the_order_in_which_they_were_written() {
+        let mut lines = Vec::new();
+        let command = Cmd {
+            program: "sh".to_owned(),
+            args: vec!["-c".to_owned(), "echo one; echo two >&2; echo three".to_owned()],
+            env: Vec::new(),
+        };
+        command.read(|line| lines.push(line.to_owned())).unwrap();
+        assert_eq!(lines, ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_failure_names_its_command() {
+        let why = Cmd::new("false", "").run().unwrap_err();
+        assert!(why.starts_with("`false` ended with "), "{why}");
+        let why = Cmd::new("no-such-program", "").run().unwrap_err();
+        assert!(why.starts_with("`no-such-program` does not start"), "{why}");
+    }
+}

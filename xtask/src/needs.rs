@@ -1,0 +1,88 @@
+//! What the steps need beside cargo, and how it comes onto the machine.
+
+use crate::{command::Cmd, steps::Step};
+
+/// A program that some steps need.
+#[derive(Debug)]
+struct Need {
+    /// Shows that it is there.
+    probe: (&'static str, &'static str),
+    from: From,
+    /// What for.
+    why: &'static str,
+    steps: &'static [Step],
+}
+
+#[derive(Debug)]
+enum From {
+    /// Debian packages.
+    Debian(&'static str),
+    /// A component of the Rust toolchain.
+    Component(&'static str),
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        probe: ("cargo", "fmt --version"),
+        from: From::Component("rustfmt"),
+        why: "it formats the code",
+        steps: &[Step::Fmt],
+    },
+    Need {
+        probe: ("cargo", "clippy --version"),
+        from: From::Component("clippy"),
+        why: "it lints the code",
+        steps: &[Step::Clippy, Step::Features],
+    },
+    Need {
+        probe: ("cc", "--version"),
+        // `gcc` only recommends the headers and start files that every link wants.
+        from: From::Debian("gcc libc6-dev"),
+        why: "it links programs, and compiles the stack switch of loom",
+        steps: &[Step::Tests, Step::Loom, Step::Examples],
+    },
+];
+
+/// Installs what `steps` need and this machine lacks, or says how to.
+pub(crate) fn meet(steps: &[Step]) -> Result<(), String> {
+    let wanted = |need: &&Need| need.steps.iter().any(|step| steps.contains(step));
+    for need in NEEDS.iter().filter(wanted) {
+        let (program, args) = need.probe;
+        let probe = Cmd::new(program, args);
+        if probe.works() {
+            continue;
+        }
+        need.install()?;
+        if !probe.works() {
+            return Err(format!("`{probe}` does not run, although it was installed"));
+        }
+    }
+    Ok(())
+}
+
+impl Need {
+    fn install(&self) -> Result<(), String> {
+        let (program, why) = (self.probe.0, self.why);
+        match self.from {
+            From::Component(name) => {
+                println!("installing the component {name}: {why}");
+                Cmd::new("rustup", &format!("component add {name}")).run()
+            }
+            From::Debian(packages) if is_root() => {
+                println!("installing the Debian packages {packages}: {why}");
+                Cmd::new("apt-get", "update").run()?;
+                Cmd::new("apt-get", &format!("install --yes --no-install-recommends {packages}"))
+                    .env("DEBIAN_FRONTEND", "noninteractive")
+                    .run()
+            }
+            From::Debian(packages) => Err(format!(
+                "`{program}` is missing, and {why}; run: sudo apt-get install {packages}"
+            )),
+        }
+    }
+}
+
+fn is_root() -> bool {
+    let id = std::process::Command::new("id").arg("-u").output();
+    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
+}
