@@ -1,0 +1,387 @@
+use std::{
+    cell::Cell,
+    marker::PhantomData,
+    pin::Pin,
+    task::{self, Poll},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+
+use crate::edge;
+
+/// The instant after which an answer is worth nothing to whoever asked.
+///
+/// It is absolute, fixed once when a request enters, and everything beneath obeys it: a retry with no
+/// time left does not sleep, a queue does not keep what is late, an outgoing call inherits it. So it is
+/// never armed anew, however often the request is repeated or handed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Deadline(Instant);
+
+/// What travels with a request through a stack, with no plumbing.
+///
+/// A layer enters it around the inner `call` and around every `poll`, and leaves it again. So it
+/// costs no allocation, works for every type of request, nests, and carries over from a server's
+/// request to the client calls that its handler makes.
+///
+/// It goes where polls go: `join!`, `select!` and `FuturesUnordered` need nothing. What runs elsewhere
+/// does not have it (`tokio::spawn`, `JoinSet`, `spawn_blocking`, the worker of a `Buffer`): carry it
+/// there by hand.
+///
+/// ```
+/// use buttress_core::{Context, Deadline};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let soon = Deadline::after(Duration::from_secs(5));
+/// let request = Context::default().with_deadline(soon);
+/// let seen = request.scope(async {
+///     let carried = Context::current().scope(async { Deadline::current() });
+///     tokio::spawn(carried).await.unwrap()
+/// });
+/// assert_eq!(seen.await, soon);
+/// assert_eq!(Deadline::current(), None);
+/// # }
+/// ```
+///
+/// There is no guard to enter it with: one that is held across an `await` would leak into whatever
+/// task runs next on that thread. There are [`within`](Self::within) and [`scope`](Self::scope).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    deadline: Option<Deadline>,
+    attempt: u32,
+}
+
+pin_project! {
+    /// A future that runs in a [`Context`]. See [`Context::scope`].
+    #[derive(Clone, Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Scope<F> {
+        #[pin]
+        inner: F,
+        context: Context,
+    }
+}
+
+// One cell a field, so that a layer saves and sets only what is its own: the whole context in one cell
+// costs seven times as much to enter.
+thread_local! {
+    static DEADLINE: Cell<Option<Deadline>> = const { Cell::new(None) };
+    static ATTEMPT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Puts the outer deadline back, on panic too. `!Send`, and private: see [`Context`].
+struct InDeadline(Option<Deadline>, PhantomData<*const ()>);
+
+/// Puts the outer attempt back.
+struct InAttempt(u32, PhantomData<*const ()>);
+
+// === impl Deadline ===
+
+impl Deadline {
+    /// The deadline at that instant.
+    #[must_use]
+    pub const fn at(instant: Instant) -> Self {
+        Self(instant)
+    }
+
+    /// The deadline that is so far from now. `None` is never: the time is beyond the clock's reach, as
+    /// with [`Duration::MAX`].
+    #[must_use]
+    pub fn after(limit: Duration) -> Option<Self> {
+        Self::from_now(edge::now(), limit)
+    }
+
+    /// The same, where the time of the clock is known already.
+    #[must_use]
+    pub fn from_now(now: Instant, limit: Duration) -> Option<Self> {
+        now.checked_add(limit).map(Self)
+    }
+
+    /// The deadline of the request that this code runs for.
+    #[inline]
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        DEADLINE.get()
+    }
+
+    /// The instant.
+    #[inline]
+    #[must_use]
+    pub const fn instant(self) -> Instant {
+        self.0
+    }
+
+    /// The time that is left at `now`; zero once it has passed.
+    #[must_use]
+    pub fn left(self, now: Instant) -> Duration {
+        self.0.saturating_duration_since(now)
+    }
+
+    /// Whether it has passed at `now`. It has at the very instant.
+    #[must_use]
+    pub fn has_passed(self, now: Instant) -> bool {
+        self.0 <= now
+    }
+
+    /// The earlier of two, where `None` is never.
+    #[must_use]
+    pub fn earlier(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Runs `f` with this deadline, or with none, and all else as it is.
+    #[inline]
+    pub fn within<T>(deadline: Option<Self>, f: impl FnOnce() -> T) -> T {
+        let _in = InDeadline::enter(deadline);
+        f()
+    }
+}
+
+// === impl Context ===
+
+impl Context {
+    /// That of the request that this code runs for.
+    #[must_use]
+    pub fn current() -> Self {
+        Self { deadline: DEADLINE.get(), attempt: ATTEMPT.get() }
+    }
+
+    /// The request's deadline.
+    #[must_use]
+    pub const fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    /// The number of the attempt, from 1 on. Zero if no retry of ours is in charge of this call.
+    ///
+    /// A retry that finds one in charge makes one attempt, and leaves repeating to it: so three attempts
+    /// over three attempts make three, and not nine.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The same with that deadline, or with none.
+    #[must_use]
+    pub const fn with_deadline(mut self, deadline: Option<Deadline>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The same with that number of the attempt; zero leaves repeating to whoever comes next.
+    #[must_use]
+    pub const fn with_attempt(mut self, attempt: u32) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// Runs `f` in this context.
+    pub fn within<T>(self, f: impl FnOnce() -> T) -> T {
+        let _deadline = InDeadline::enter(self.deadline);
+        let _attempt = InAttempt::enter(self.attempt);
+        f()
+    }
+
+    /// Runs `future` in this context, wherever it is polled.
+    pub const fn scope<F>(self, future: F) -> Scope<F> {
+        Scope { inner: future, context: self }
+    }
+
+    /// Runs `future` in no request's context.
+    ///
+    /// For work that may outlive a request, or serves more than one: a connection that is being made, a
+    /// value that many wait for. The request that happens to start it must not end it.
+    pub const fn detached<F>(future: F) -> Scope<F> {
+        Scope { inner: future, context: Self { deadline: None, attempt: 0 } }
+    }
+
+    /// Runs `f` as the attempt of that number, with all else as it is.
+    #[inline]
+    pub fn within_attempt<T>(attempt: u32, f: impl FnOnce() -> T) -> T {
+        let _in = InAttempt::enter(attempt);
+        f()
+    }
+}
+
+// === impl Scope ===
+
+impl<F: Future> Future for Scope<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        this.context.within(|| this.inner.poll(cx))
+    }
+}
+
+// === impl InDeadline, InAttempt ===
+
+impl InDeadline {
+    #[inline]
+    fn enter(deadline: Option<Deadline>) -> Self {
+        Self(DEADLINE.replace(deadline), PhantomData)
+    }
+}
+
+impl Drop for InDeadline {
+    #[inline]
+    fn drop(&mut self) {
+        DEADLINE.set(self.0);
+    }
+}
+
+impl InAttempt {
+    #[inline]
+    fn enter(attempt: u32) -> Self {
+        Self(ATTEMPT.replace(attempt), PhantomData)
+    }
+}
+
+impl Drop for InAttempt {
+    #[inline]
+    fn drop(&mut self) {
+        ATTEMPT.set(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, panic::AssertUnwindSafe};
+
+    use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+    use tower::{Service, ServiceExt, buffer::Buffer, service_fn};
+
+    use super::*;
+
+    fn at(attempt: u32) -> Context {
+        Context::default().with_attempt(attempt)
+    }
+
+    async fn seen() -> u32 {
+        tokio::task::yield_now().await;
+        Context::current().attempt()
+    }
+
+    #[tokio::test]
+    async fn nests_and_is_left_while_pending() {
+        let nested = at(1).scope(async { (seen().await, at(2).scope(seen()).await, seen().await) });
+        let mut nested = std::pin::pin!(nested);
+        assert!(futures_util::poll!(nested.as_mut()).is_pending());
+        assert_eq!(Context::current(), Context::default());
+        assert_eq!(nested.await, (1, 2, 1));
+    }
+
+    #[tokio::test]
+    async fn a_panic_within_puts_the_outer_one_back() {
+        let outer = at(1).scope(async {
+            let inner = at(2).scope(async { panic!("planted") });
+            assert!(AssertUnwindSafe(inner).catch_unwind().await.is_err());
+            seen().await
+        });
+        assert_eq!(outer.await, 1);
+        assert_eq!(Context::current().attempt(), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_runs_elsewhere_has_it_only_if_it_is_carried() {
+        let seen = at(7).scope(async {
+            let current = Context::current();
+            let blocking = move || current.within(|| Context::current().attempt());
+            [
+                tokio::spawn(seen()).await.unwrap(),
+                tokio::spawn(current.scope(seen())).await.unwrap(),
+                tokio::task::spawn_blocking(|| Context::current().attempt()).await.unwrap(),
+                tokio::task::spawn_blocking(blocking).await.unwrap(),
+            ]
+        });
+        assert_eq!(seen.await, [0, 7, 0, 7]);
+    }
+
+    #[tokio::test]
+    async fn what_is_polled_together_does_not_mix() {
+        let all = at(1).scope(async {
+            let joined = tokio::join!(at(2).scope(seen()), seen(), at(3).scope(seen()));
+            let selected = tokio::select! {
+                biased;
+                attempt = at(4).scope(seen()) => attempt,
+                _ = std::future::pending::<()>() => 0,
+            };
+            (joined, selected, seen().await)
+        });
+        assert_eq!(all.await, ((2, 1, 3), 4, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hundred_deadlines_in_one_task_stay_apart() {
+        let now = edge::now();
+        let all: FuturesUnordered<_> = (1..=100)
+            .map(|n| {
+                let deadline = Deadline::from_now(now, Duration::from_secs(n));
+                let scoped = Context::default().with_deadline(deadline).scope(async move {
+                    tokio::time::sleep(Duration::from_secs(101 - n)).await;
+                    Deadline::current()
+                });
+                async move { scoped.await == deadline }
+            })
+            .collect();
+        assert_eq!(all.filter(|same| std::future::ready(*same)).count().await, 100);
+    }
+
+    #[tokio::test]
+    async fn a_shared_future_runs_in_the_context_of_whoever_polls_it_unless_it_is_detached() {
+        let lent = async { (seen().await, Deadline::current()) }.shared();
+        let own = Context::detached(async { (seen().await, Deadline::current()) }).shared();
+        let soon = Deadline::after(Duration::from_secs(1));
+        let request = at(3).with_deadline(soon);
+        assert_eq!(request.scope(lent).await, (3, soon));
+        assert_eq!(request.scope(own).await, (0, None), "one request's limits are not another's");
+    }
+
+    #[tokio::test]
+    async fn a_buffer_loses_it_in_call_and_keeps_it_in_poll() {
+        let mut buffer = Buffer::new(
+            service_fn(|()| {
+                let called = Context::current().attempt();
+                async move { Ok::<_, Infallible>((called, seen().await)) }
+            }),
+            4,
+        );
+        let through = at(5).scope(async { buffer.ready().await.unwrap().call(()).await.unwrap() });
+        assert_eq!(through.await, (0, 5));
+    }
+
+    #[tokio::test]
+    async fn a_future_that_is_dropped_leaves_the_dropping_code_where_it_is() {
+        struct OnDrop<'a>(&'a Cell<u32>);
+        impl Drop for OnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.set(100 + Context::current().attempt());
+            }
+        }
+        let dropped = Cell::new(0);
+        let guard = OnDrop(&dropped);
+        let mut scoped = Box::pin(at(9).scope(async {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        }));
+        assert!(futures_util::poll!(scoped.as_mut()).is_pending());
+        at(1).within(|| drop(scoped));
+        assert_eq!(dropped.get(), 101);
+    }
+
+    #[test]
+    fn never_is_the_latest_of_all() {
+        let soon = Deadline::after(Duration::from_secs(1));
+        assert_eq!(Deadline::after(Duration::MAX), None);
+        assert_eq!(Deadline::earlier(None, soon), soon);
+        assert_eq!(Deadline::earlier(soon, None), soon);
+        assert_eq!(Deadline::earlier(None, None), None);
+    }
+}

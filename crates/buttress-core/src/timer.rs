@@ -1,0 +1,405 @@
+//! One timer for a whole stack.
+//!
+//! A timer that is registered with the runtime costs as much as all else in a stack together, and
+//! a stack has many limits: the request's, each attempt's, each wait between them. So the outermost one
+//! **lends** its timer to those beneath. While it polls its inner future it publishes which task it is
+//! polled for. A limit beneath that is polled for *the same task* leaves a wish, "poll me again at this
+//! instant", instead of arming a timer of its own; the lender arms for the earliest wish. A limit that
+//! is polled for another task (it was spawned, or sits behind a combinator that wakes by itself), or that
+//! has nobody above it, arms its own. Nothing has to be taken back when a future is dropped: wishes
+//! are collected anew in each poll.
+//!
+//! Rules that hold for everything here: the inner future is polled first, so an answer at the very
+//! instant wins; a timer is armed only once the inner future is pending; and an inner future that uses
+//! up the task's cooperative budget cannot starve it.
+
+use std::{
+    cell::Cell,
+    marker::PhantomData,
+    pin::{Pin, pin},
+    ptr,
+    task::{Context, Poll, RawWakerVTable, Waker, ready},
+};
+
+use pin_project_lite::pin_project;
+use tokio::{
+    task::coop,
+    time::{Instant, Sleep, sleep_until},
+};
+
+thread_local! {
+    /// The task that the innermost lender polls for.
+    static LENDER: Cell<Option<Task>> = const { Cell::new(None) };
+    /// The earliest instant that was asked of it during this poll.
+    static WISH: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Set while it polls because its timer fired: whatever was wished for until then is due.
+    static DUE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// A task, as its waker tells it: whoever holds the same one is woken by the same timer.
+#[derive(Clone, Copy)]
+struct Task {
+    data: *const (),
+    vtable: *const RawWakerVTable,
+}
+
+pin_project! {
+    /// Wakes its task at an instant: by a lent timer if there is one, else by its own.
+    ///
+    /// It holds its timer in itself (112 bytes). [`RareAlarm`] is for waits that seldom happen.
+    #[derive(Debug, Default)]
+    pub struct Alarm {
+        #[pin]
+        own: Option<Sleep>,
+    }
+}
+
+/// An [`Alarm`] of one word, whose own timer is on the heap.
+///
+/// For waits that are rare, as a retry's: there 112 bytes in every future would cost more than an
+/// allocation now and then.
+#[derive(Debug, Default)]
+pub struct RareAlarm {
+    own: Option<Pin<Box<Sleep>>>,
+}
+
+/// Publishes a lender, and puts the outer one back, on panic too.
+struct Lending {
+    lender: Option<Task>,
+    wish: Option<Instant>,
+    due: Option<Instant>,
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Polls `inner` until an instant, and lends `alarm` to the limits beneath it. Ready with `None` when the
+/// time is up.
+///
+/// `until` is asked for only when `inner` is pending, so that a future which is ready at once costs no
+/// look at the clock. Its `None` is never.
+///
+/// Whoever gets `None` drops the inner future in the same poll.
+#[inline]
+pub fn poll_within<F: Future>(
+    mut inner: Pin<&mut F>,
+    mut alarm: Pin<&mut Alarm>,
+    mut until: impl FnMut() -> Option<Instant>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<F::Output>> {
+    let mut due = None;
+    loop {
+        let had_budget = coop::has_budget_remaining();
+        let lending = Lending::open(cx.waker(), due);
+        if let Poll::Ready(output) = inner.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        let wish = lending.close();
+        let until = until();
+        let Some(at) = earliest(wish, until) else { return Poll::Pending };
+        ready!(alarm.as_mut().poll_after(at, had_budget, cx));
+        if until.is_some_and(|until| until <= at) {
+            return Poll::Ready(None);
+        }
+        // What asked for `at` is due. The second round finds its budget used up, if the first did.
+        due = Some(at);
+    }
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Asks whoever lends a timer to this task. `None` if nobody does.
+fn poll_lent(until: Instant, cx: &Context<'_>) -> Option<Poll<()>> {
+    if LENDER.get() != Some(Task::of(cx.waker())) {
+        return None;
+    }
+    if DUE.get().is_some_and(|due| until <= due) {
+        return Some(Poll::Ready(()));
+    }
+    WISH.set(earliest(WISH.get(), Some(until)));
+    Some(Poll::Pending)
+}
+
+/// Polls a timer of one's own. A bare `Sleep` stays pending while the task has no budget left, so an
+/// inner future that is always busy would put it off for ever.
+fn poll_own(sleep: Pin<&mut Sleep>, had_budget: bool, cx: &mut Context<'_>) -> Poll<()> {
+    if had_budget && !coop::has_budget_remaining() {
+        pin!(coop::unconstrained(sleep)).poll(cx)
+    } else {
+        sleep.poll(cx)
+    }
+}
+
+// === impl Task ===
+
+impl Task {
+    fn of(waker: &Waker) -> Self {
+        Self { data: waker.data(), vtable: waker.vtable() }
+    }
+}
+
+impl PartialEq for Task {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.data, other.data) && ptr::eq(self.vtable, other.vtable)
+    }
+}
+
+// === impl Alarm ===
+
+impl Alarm {
+    /// Ready once `until` has come. Until then the task is woken at that instant.
+    pub fn poll(self: Pin<&mut Self>, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_after(until, true, cx)
+    }
+
+    fn poll_after(
+        self: Pin<&mut Self>,
+        until: Instant,
+        had_budget: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if let Some(lent) = poll_lent(until, cx) {
+            return lent;
+        }
+        let mut own = self.project().own;
+        match own.as_mut().as_pin_mut() {
+            Some(sleep) if sleep.deadline() == until => {}
+            Some(sleep) => sleep.reset(until),
+            None => own.set(Some(sleep_until(until))),
+        }
+        let sleep = own.as_pin_mut().expect("it was armed above");
+        poll_own(sleep, had_budget, cx)
+    }
+}
+
+// === impl RareAlarm ===
+
+impl RareAlarm {
+    /// Ready once `until` has come. Until then the task is woken at that instant.
+    pub fn poll(&mut self, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(lent) = poll_lent(until, cx) {
+            return lent;
+        }
+        let own = self.own.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if own.deadline() != until {
+            own.as_mut().reset(until);
+        }
+        own.as_mut().poll(cx)
+    }
+}
+
+// === impl Lending ===
+
+impl Lending {
+    fn open(waker: &Waker, due: Option<Instant>) -> Self {
+        let me = Some(Task::of(waker));
+        let lender = LENDER.replace(me);
+        let outer_due = DUE.get();
+        // What is due for an outer lender of the same task is due for this one.
+        DUE.set(due.or(if lender == me { outer_due } else { None }));
+        Self { lender, wish: WISH.take(), due: outer_due, _not_send: PhantomData }
+    }
+
+    /// What was wished for while it was open.
+    fn close(self) -> Option<Instant> {
+        WISH.get()
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        LENDER.set(self.lender);
+        WISH.set(self.wish);
+        DUE.set(self.due);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{pending, poll_fn},
+        time::Duration,
+    };
+
+    use futures_util::{StreamExt, stream::FuturesUnordered};
+    use tokio::time::{Sleep, timeout};
+
+    use super::*;
+    use crate::edge;
+
+    pin_project! {
+        /// A limit as a layer would write it. Counts the timers that are armed in its tree.
+        struct Limited<F> {
+            #[pin] inner: F,
+            #[pin] alarm: Alarm,
+            until: Option<Instant>,
+        }
+    }
+
+    impl<F: Future> Future for Limited<F> {
+        type Output = Option<F::Output>;
+
+        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+            let this = self.project();
+            poll_within(this.inner, this.alarm, || *this.until, cx)
+        }
+    }
+
+    impl<F> Limited<F> {
+        fn own_timer(&self) -> Option<&Sleep> {
+            self.alarm.own.as_ref()
+        }
+    }
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn limited<F>(seconds: u64, inner: F) -> Limited<F> {
+        Limited { inner, alarm: Alarm::default(), until: Some(edge::now() + secs(seconds)) }
+    }
+
+    /// Polls once, then tells whether the outermost limit armed a timer, and for when.
+    async fn armed<F: Future>(limited: Pin<&mut Limited<F>>) -> Option<Instant> {
+        let mut limited = limited;
+        poll_fn(|cx| {
+            assert!(limited.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        limited.own_timer().map(Sleep::deadline)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_inner_limit_leaves_a_wish_and_the_outer_one_arms_for_it() {
+        let start = edge::now();
+        let mut outer = pin!(limited(30, limited(10, pending::<()>())));
+        assert_eq!(armed(outer.as_mut()).await, Some(start + secs(10)));
+        assert!(outer.inner.own_timer().is_none(), "one timer for both");
+        assert_eq!(outer.await, Some(None), "the inner one's time was up");
+        assert_eq!(edge::now() - start, secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_due_at_the_same_instant_is_the_outer_ones() {
+        let start = edge::now();
+        assert_eq!(limited(10, limited(10, pending::<()>())).await, None);
+        assert_eq!(edge::now() - start, secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_future_that_is_ready_arms_nothing_and_asks_no_clock() {
+        let mut alarm = pin!(Alarm::default());
+        let answer = poll_fn(|cx| {
+            let inner = pin!(std::future::ready(7));
+            poll_within(inner, alarm.as_mut(), || panic!("asked for the limit"), cx)
+        });
+        assert_eq!(answer.await, Some(7));
+        assert!(alarm.own.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_at_the_very_instant_wins() {
+        assert_eq!(limited(5, tokio::time::sleep(secs(5))).await, Some(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_wakes_by_itself_arms_its_own_timer() {
+        let start = edge::now();
+        let mut all = FuturesUnordered::from_iter([8, 3].map(|n| limited(n, pending::<()>())));
+        let first = limited(30, async { all.next().await.map(|_| edge::now() - start) });
+        assert_eq!(first.await, Some(Some(secs(3))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_moves_to_another_task_leaves_the_outer_one_whole() {
+        let start = edge::now();
+        let mut moving = Some(Box::pin(limited(10, pending::<()>())));
+        let (done, moved) = tokio::sync::oneshot::channel();
+        let mut done = Some(done);
+        let outer = limited(
+            30,
+            poll_fn(move |cx| {
+                if let Some(mut moving) = moving.take() {
+                    assert!(moving.as_mut().poll(cx).is_pending());
+                    let done = done.take().unwrap();
+                    tokio::spawn(async move { done.send((moving.await, edge::now())).unwrap() });
+                }
+                Poll::<()>::Pending
+            }),
+        );
+        assert_eq!(timeout(secs(1000), outer).await, Ok(None));
+        assert_eq!(edge::now() - start, secs(30));
+        assert_eq!(moved.await.unwrap(), (None, start + secs(10)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wish_whose_branch_is_gone_does_not_end_the_outer_one() {
+        let start = edge::now();
+        let outer = limited(30, async {
+            tokio::select! {
+                biased;
+                _ = limited(10, pending::<()>()) => {}
+                () = async {} => {}
+            }
+            pending::<()>().await;
+        });
+        assert_eq!(outer.await, None);
+        assert_eq!(edge::now() - start, secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_beneath_leaves_no_lender_behind() {
+        let mut outer = Box::pin(limited(30, poll_fn(|_| -> Poll<()> { panic!("planted") })));
+        let caught = poll_fn(|cx| {
+            let poll = std::panic::AssertUnwindSafe(|| outer.as_mut().poll(cx).is_ready());
+            Poll::Ready(std::panic::catch_unwind(poll).is_err())
+        });
+        assert!(caught.await);
+        assert!(LENDER.get().is_none() && WISH.get().is_none() && DUE.get().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_of_never_lends_and_never_ends() {
+        let start = edge::now();
+        let never =
+            Limited { inner: limited(10, pending::<()>()), alarm: Alarm::default(), until: None };
+        assert_eq!(never.await, Some(None));
+        assert_eq!(edge::now() - start, secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rare_alarm_borrows_and_does_without() {
+        let start = edge::now();
+        let mut alone = RareAlarm::default();
+        poll_fn(|cx| alone.poll(start + secs(2), cx)).await;
+        assert!(alone.own.is_some());
+        let mut lent = RareAlarm::default();
+        assert_eq!(limited(30, poll_fn(|cx| lent.poll(start + secs(5), cx))).await, Some(()));
+        assert!(lent.own.is_none());
+        assert_eq!(edge::now() - start, secs(5));
+    }
+
+    /// Always has work, and uses up the whole budget in every poll.
+    async fn glutton() {
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+        loop {
+            sender.send(()).unwrap();
+            receiver.recv().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_future_that_is_always_busy_cannot_starve_the_limit() {
+        // Real time: a task that is always busy never lets a paused clock go on.
+        let limited = Limited {
+            inner: limited(3600, glutton()),
+            alarm: Alarm::default(),
+            until: Some(edge::now() + Duration::from_millis(20)),
+        };
+        assert_eq!(tokio::spawn(limited).await.unwrap(), None);
+    }
+}
