@@ -36,6 +36,7 @@ const NEEDS: &[Need] = &[
     },
     Need {
         probe: ("cc", "--version"),
+        // Most machines link this very program with it: there, `.ci/run` has seen to it before. The package
         // `gcc` only recommends the headers and start files that every link wants.
         from: From::Debian("gcc libc6-dev"),
         why: "it links programs, and compiles the stack switch of loom",
