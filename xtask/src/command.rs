@@ -4,6 +4,9 @@ use std::{
     fmt,
     io::{self, BufRead, BufReader, IsTerminal},
     process::{Command, Output, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
 };
 
 /// A command to run in the root of the workspace.
@@ -65,11 +68,28 @@ impl Cmd {
         let mut child = command.spawn().map_err(|error| self.no_start(&error))?;
         // It holds the other end of the pipe, which would never close.
         drop(command);
-        for line in BufReader::new(reader).split(b'\n') {
-            let line = line.map_err(broken)?;
-            let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            each(&line);
+
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(reader).split(b'\n');
+            while lines.next().is_some_and(|line| sender.send(line).is_ok()) {}
+        });
+        // What a failed test has left running holds the pipe too: the end of the command is the end, once all it
+        // said has been read.
+        let mut ended = None;
+        loop {
+            match lines.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => {
+                    let line = line.map_err(broken)?;
+                    let line = String::from_utf8_lossy(&line);
+                    println!("{line}");
+                    each(&line);
+                }
+                Err(RecvTimeoutError::Timeout) if ended.is_none() => {
+                    ended = child.try_wait().map_err(broken)?;
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
         }
         let status = child.wait().map_err(broken)?;
         self.judge(status.success(), status)
@@ -147,16 +167,31 @@ mod tests {
         assert_eq!(command.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
     }
 
-    #[test]
-    fn both_streams_are_read_in_the_order_in_which_they_were_written() {
+    /// What is read of a script for the shell.
+    fn read(script: &str) -> Vec<String> {
         let mut lines = Vec::new();
         let command = Cmd {
             program: "sh".to_owned(),
-            args: vec!["-c".to_owned(), "echo one; echo two >&2; echo three".to_owned()],
+            args: vec!["-c".to_owned(), script.to_owned()],
             env: Vec::new(),
         };
         command.read(|line| lines.push(line.to_owned())).unwrap();
-        assert_eq!(lines, ["one", "two", "three"]);
+        lines
+    }
+
+    #[test]
+    fn both_streams_are_read_in_the_order_in_which_they_were_written() {
+        assert_eq!(read("echo one; echo two >&2; echo three"), ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn what_a_command_leaves_running_is_not_waited_for() {
+        assert_eq!(read("(sleep 10; echo late) & echo one"), ["one"]);
+    }
+
+    #[test]
+    fn a_command_that_is_silent_for_a_while_is_waited_for() {
+        assert_eq!(read("echo one; sleep 0.5; echo two"), ["one", "two"]);
     }
 
     #[test]
