@@ -30,7 +30,7 @@ const MEMBERS: &[(&str, Role)] = &[
 ];
 
 const PATTERN: Role = Role {
-    law: "a pattern knows core, and neither another pattern nor tower itself",
+    law: "a pattern knows core and its dice, and neither another pattern nor tower itself",
     may: Some(&[
         always("buttress-core", "the vocabulary, the clock and the dice"),
         always("pin-project-lite", "named futures without unsafe"),
