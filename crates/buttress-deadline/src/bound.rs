@@ -1,0 +1,82 @@
+use std::time::Duration;
+
+use buttress_core::{BoxError, Deadline, Elapsed, InvalidSetting, Limit, Reason, Rejected, edge};
+use tokio::time::Instant;
+
+/// Until when a call may take, and whose limit that is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    start: Instant,
+    until: Option<Deadline>,
+    which: Limit,
+    /// Whether the request's deadline has been looked for where it would be.
+    is_settled: bool,
+}
+
+impl Bound {
+    /// A limit that starts now, or what is left of the request's deadline where that is less.
+    pub(crate) fn start(limit: Duration, which: Limit) -> Self {
+        let start = edge::now();
+        let until = Deadline::from_now(start, limit);
+        let mut bound = Self { start, until, which, is_settled: false };
+        bound.is_settled = bound.inherit();
+        bound
+    }
+
+    /// Looks for the request's deadline at the first poll, if it was not there in `call`: a buffer calls in
+    /// a task of its own, and only polls come from where the request is.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if !self.is_settled {
+            self.inherit();
+            self.is_settled = true;
+        }
+    }
+
+    /// Obeys the request's deadline, if there is one. At the same instant it is the deadline that ends
+    /// the call: nothing may follow.
+    fn inherit(&mut self) -> bool {
+        let Some(deadline) = Deadline::current() else { return false };
+        if self.until.is_none_or(|until| deadline <= until) {
+            self.until = Some(deadline);
+            self.which = Limit::Total;
+        }
+        true
+    }
+
+    /// `None` is never.
+    pub(crate) const fn until(&self) -> Option<Deadline> {
+        self.until
+    }
+
+    /// Whether there was no time at all.
+    pub(crate) fn had_passed_at_start(&self) -> bool {
+        self.until.is_some_and(|until| until.has_passed(self.start))
+    }
+
+    /// What to answer when the time is up.
+    #[cold]
+    pub(crate) fn error(&self, is_sent: bool, layer: &'static str) -> BoxError {
+        if self.which == Limit::Total && !is_sent {
+            let reason = Reason::DeadlineExceeded;
+            tracing::debug!(layer, %reason, "refused");
+            return Rejected::new(reason, layer).into();
+        }
+        // Without an instant there is no end, and nobody asks.
+        let limit = self.until.map_or(Duration::MAX, |until| until.left(self.start));
+        tracing::debug!(layer, which = ?self.which, ?limit, sent = is_sent, "time ran out");
+        let elapsed = Elapsed::new(self.which, limit);
+        if is_sent { elapsed } else { elapsed.unsent() }.into()
+    }
+}
+
+/// Refuses a limit of zero, which would end every call before it began.
+pub(crate) fn more_than_zero(
+    setting: &'static str,
+    limit: Duration,
+) -> Result<Duration, InvalidSetting> {
+    if limit.is_zero() {
+        return Err(InvalidSetting::new(setting, "must be more than zero"));
+    }
+    Ok(limit)
+}

@@ -1,0 +1,138 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buttress_core::{Deadline, InvalidSetting, edge};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::bound::more_than_zero;
+
+/// Fixes the deadline of each request where it enters, and leaves it to others to enforce it.
+///
+/// A [`DeadlineLayer`](super::DeadlineLayer) counts from its own `call`. Where a queue stands above it, as
+/// that of a bulkhead does in the usual order, a request may wait there for a minute and have all of its
+/// thirty seconds left. With this layer above the queue the wait counts: queues obey the deadline that
+/// they find, and the `DeadlineLayer` beneath takes the earlier of two instants.
+///
+/// It is a layer of its own, and not a setting, because it asks for less: it needs no clone of the inner
+/// service, makes no errors, and its readiness is the inner service's.
+///
+/// # Examples
+///
+/// ```
+/// use buttress_deadline::{DeadlineEntryLayer, DeadlineLayer};
+/// use std::{convert::Infallible, time::Duration};
+/// use tower::{ServiceBuilder, service_fn};
+///
+/// let total = Duration::from_secs(30);
+/// let client = ServiceBuilder::new()
+///     .layer(DeadlineEntryLayer::new(total))
+///     // A bulkhead with a queue stands here.
+///     .layer(DeadlineLayer::new(total))
+///     .service(service_fn(async |()| Ok::<_, Infallible>(())));
+/// # let _ = client;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct DeadlineEntryLayer {
+    total: Duration,
+}
+
+/// Fixes the deadline of each request. See [`DeadlineEntryLayer`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeadlineEntryService<S> {
+    inner: S,
+    total: Duration,
+}
+
+pin_project! {
+    /// The answer of a [`DeadlineEntryService`], which is the inner service's own.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct EntryFuture<F> {
+        #[pin]
+        inner: F,
+        until: Option<Deadline>,
+        // Whether the deadline that the request came with has been looked for where it would be.
+        is_settled: bool,
+    }
+}
+
+// === impl DeadlineEntryLayer ===
+
+impl DeadlineEntryLayer {
+    /// `total` is the time for a request in all; [`Duration::MAX`] leaves it with the deadline that it
+    /// came with, if any.
+    ///
+    /// # Panics
+    ///
+    /// If `total` is zero: every request would be late. [`try_new`](Self::try_new) says so in an error.
+    #[must_use]
+    #[track_caller]
+    pub const fn new(total: Duration) -> Self {
+        assert!(
+            !total.is_zero(),
+            "`total` must be more than zero: to have no deadline, leave the layer out or give it `Duration::MAX`"
+        );
+        Self { total }
+    }
+
+    /// The same, for a `total` that comes from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If `total` is zero.
+    pub fn try_new(total: Duration) -> Result<Self, InvalidSetting> {
+        Ok(Self { total: more_than_zero("total", total)? })
+    }
+}
+
+impl<S> Layer<S> for DeadlineEntryLayer {
+    type Service = DeadlineEntryService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        DeadlineEntryService { inner, total: self.total }
+    }
+}
+
+// === impl DeadlineEntryService ===
+
+impl<S, Req> Service<Req> for DeadlineEntryService<S>
+where
+    S: Service<Req>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = EntryFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let own = Deadline::from_now(edge::now(), self.total);
+        let inherited = Deadline::current();
+        let until = Deadline::earlier(inherited, own);
+        let inner = Deadline::within(until, || self.inner.call(request));
+        EntryFuture { inner, until, is_settled: inherited.is_some() }
+    }
+}
+
+// === impl EntryFuture ===
+
+impl<F: Future> Future for EntryFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        if !*this.is_settled {
+            // A buffer above called in its own task: only here the request's deadline can be seen.
+            *this.until = Deadline::earlier(*this.until, Deadline::current());
+            *this.is_settled = true;
+        }
+        Deadline::within(*this.until, || this.inner.poll(cx))
+    }
+}

@@ -1,0 +1,50 @@
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buttress_core::{BoxError, Deadline, Limit, ready::Ready};
+use tower_service::Service;
+
+use super::ResponseFuture;
+use crate::{bound::Bound, bounded::Bounded};
+
+/// Gives each request so much time in all. See [`DeadlineLayer`](super::DeadlineLayer).
+///
+/// It is ready at once: where the inner service is not, the response future waits for it, and the time
+/// runs.
+#[derive(Clone, Debug)]
+pub struct DeadlineService<S> {
+    inner: Ready<S>,
+    total: Duration,
+}
+
+impl<S> DeadlineService<S> {
+    pub(super) const fn new(inner: S, total: Duration) -> Self {
+        Self { inner: Ready::new(inner), total }
+    }
+}
+
+impl<S, Req> Service<Req> for DeadlineService<S>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, Req>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let bound = Bound::start(self.total, Limit::Total);
+        ResponseFuture::new(if bound.had_passed_at_start() {
+            Bounded::refused(bound)
+        } else {
+            let call = Deadline::within(bound.until(), || self.inner.call(request));
+            Bounded::running(call, bound)
+        })
+    }
+}

@@ -1,0 +1,125 @@
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buttress_core::{BoxError, Limit};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    bound::Bound,
+    bounded::{Bounded, Sent},
+};
+
+/// Gives each call so much time, and leaves readiness to the inner service.
+///
+/// Made by [`TimeoutLayer::call_only`](super::TimeoutLayer::call_only).
+///
+/// # Differences from `TimeoutLayer`
+///
+/// The service need not be [`Clone`], and is ready when the inner one is. **The wait for that is not
+/// limited**: a service that never becomes ready is waited for without an end, unless a
+/// [`DeadlineLayer`](crate::DeadlineLayer) or a `TimeoutLayer` is above.
+///
+/// # Examples
+///
+/// ```
+/// use buttress_deadline::TimeoutLayer;
+/// use std::{convert::Infallible, future, time::Duration};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let silent = service_fn(|()| future::pending::<Result<(), Infallible>>());
+/// let client = TimeoutLayer::call_only(Duration::from_millis(250)).layer(silent);
+/// let error = client.oneshot(()).await.unwrap_err();
+/// assert_eq!(error.to_string(), "attempt timed out: no answer within 250ms");
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CallTimeoutLayer {
+    limit: Duration,
+}
+
+/// Gives each call so much time. See [`CallTimeoutLayer`].
+#[derive(Clone, Copy, Debug)]
+pub struct CallTimeout<S> {
+    inner: S,
+    limit: Duration,
+}
+
+pin_project! {
+    /// The answer of a [`CallTimeout`], within the limit.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct CallFuture<F> {
+        #[pin]
+        call: Bounded<Sent<F>>,
+    }
+}
+
+// === impl CallTimeoutLayer ===
+
+impl CallTimeoutLayer {
+    /// Whoever calls this has seen that the limit is not zero.
+    pub(super) const fn unchecked(limit: Duration) -> Self {
+        Self { limit }
+    }
+}
+
+impl<S> Layer<S> for CallTimeoutLayer {
+    type Service = CallTimeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CallTimeout { inner, limit: self.limit }
+    }
+}
+
+// === impl CallTimeout ===
+
+impl<S, Req> Service<Req> for CallTimeout<S>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = CallFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let bound = Bound::start(self.limit, Limit::Attempt);
+        let call = if bound.had_passed_at_start() {
+            Bounded::refused(bound)
+        } else {
+            Bounded::running(Sent::new(self.inner.call(request)), bound)
+        };
+        CallFuture { call }
+    }
+}
+
+// === impl CallFuture ===
+
+impl<F, T, E> Future for CallFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<T, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().call.poll("timeout", cx)
+    }
+}
+
+impl<F> fmt::Debug for CallFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallFuture").finish_non_exhaustive()
+    }
+}

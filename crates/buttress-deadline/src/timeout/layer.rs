@@ -1,0 +1,111 @@
+use std::time::Duration;
+
+use buttress_core::InvalidSetting;
+use tower_layer::Layer;
+
+use super::{CallTimeoutLayer, TimeoutService};
+use crate::bound::more_than_zero;
+
+/// Gives each attempt so much time.
+///
+/// It belongs beneath the retry. The limit starts at `call`, and includes the wait for the inner
+/// service's readiness. Where less is left of the request's deadline, the attempt gets that; the deadline
+/// itself stays as it is.
+///
+/// # Errors
+///
+/// The service answers [`Elapsed`] of [`Limit::Attempt`], which says whether the request was
+/// [sent](crate::Elapsed::sent). Where it was the request's deadline that ended the attempt, it answers
+/// what a [`DeadlineLayer`] would: [`Rejected`] if nothing was sent, else `Elapsed` of [`Limit::Total`].
+/// If a `DeadlineLayer` in the same task is above, that one answers.
+///
+/// # Cancel safety
+///
+/// The inner future is dropped in the same poll in which the time is up. Nothing goes on in secret.
+///
+/// # Differences from tower's `Timeout`
+///
+/// The wait for readiness counts, the deadline counts, the timer is armed only once the inner future is
+/// pending, one timer serves all limits of a stack, and an inner future that is always busy cannot put
+/// it off.
+///
+/// # Examples
+///
+/// ```
+/// use buttress_deadline::{Elapsed, Limit, TimeoutLayer};
+/// use std::{convert::Infallible, future, time::Duration};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let silent = service_fn(|()| future::pending::<Result<(), Infallible>>());
+/// let client = TimeoutLayer::new(Duration::from_secs(10)).layer(silent);
+/// let error = client.oneshot(()).await.unwrap_err();
+/// assert_eq!(error.downcast_ref::<Elapsed>().unwrap().which(), Limit::Attempt);
+/// # }
+/// ```
+///
+/// [`DeadlineLayer`]: crate::DeadlineLayer
+/// [`Elapsed`]: crate::Elapsed
+/// [`Limit::Attempt`]: crate::Limit::Attempt
+/// [`Limit::Total`]: crate::Limit::Total
+/// [`Rejected`]: crate::Rejected
+#[derive(Clone, Copy, Debug)]
+pub struct TimeoutLayer {
+    limit: Duration,
+}
+
+impl TimeoutLayer {
+    /// `limit` is the time for one attempt; [`Duration::MAX`] leaves it with what the request has.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero: every attempt would fail. [`try_new`](Self::try_new) says so in an error.
+    #[must_use]
+    #[track_caller]
+    pub const fn new(limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "{}", ZERO);
+        Self { limit }
+    }
+
+    /// The same, for a `limit` that comes from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If `limit` is zero.
+    pub fn try_new(limit: Duration) -> Result<Self, InvalidSetting> {
+        Ok(Self { limit: more_than_zero("limit", limit)? })
+    }
+
+    /// Limits the call alone: another layer, for services that cannot be cloned, or whose readiness must
+    /// stay theirs, as that of a service under a balancer.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero, as [`new`](Self::new) does.
+    #[must_use]
+    #[track_caller]
+    pub const fn call_only(limit: Duration) -> CallTimeoutLayer {
+        assert!(!limit.is_zero(), "{}", ZERO);
+        CallTimeoutLayer::unchecked(limit)
+    }
+
+    /// The same, for a `limit` that comes from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If `limit` is zero.
+    pub fn try_call_only(limit: Duration) -> Result<CallTimeoutLayer, InvalidSetting> {
+        Ok(CallTimeoutLayer::unchecked(more_than_zero("limit", limit)?))
+    }
+}
+
+const ZERO: &str = "`limit` must be more than zero: to have no timeout, leave the layer out or give it `Duration::MAX`";
+
+impl<S> Layer<S> for TimeoutLayer {
+    type Service = TimeoutService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        TimeoutService::new(inner, self.limit)
+    }
+}
