@@ -1,1 +1,34 @@
-//! HTTP for resilience layers: classes, Retry-After, replayable bodies, refusals as responses.
+//! HTTP for resilience layers.
+//!
+//! A retry, a breaker or a fallback that knows nothing of HTTP takes a 500 for a success, sends a payment
+//! twice, forgets the body of the second attempt, and waits for ever on a body whose head came in time.
+//! This crate tells them what HTTP means:
+//!
+//! - [`HttpClass`]: what a status or an error says; [`retry_after`]: how long to wait;
+//! - [`HttpReplay`]: what may be sent again; [`Drain`]: what becomes of the answer that it replaces;
+//! - [`Body`]: a response's body that carries the request's deadline to its end, or bytes of our own;
+//! - [`ByAuthority`]: whom a request is for.
+//!
+//! What knows a client is behind a feature of its name: `hyper`.
+
+mod authority;
+mod body;
+mod chain;
+mod class;
+mod drain;
+mod errors;
+#[cfg(feature = "hyper")]
+mod hyper;
+mod replay;
+mod retry_after;
+
+#[cfg(feature = "hyper")]
+pub use self::hyper::{Hyper, ResponseFuture, hyper};
+pub use self::{
+    authority::{Authority, ByAuthority},
+    body::Body,
+    class::{CustomHttpClass, HttpClass, OVERLOADED},
+    drain::Drain,
+    replay::{HttpReplay, Idempotent},
+    retry_after::retry_after,
+};

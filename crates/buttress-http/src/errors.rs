@@ -1,0 +1,105 @@
+//! What a client's errors say.
+//!
+//! One question matters more than all others: can it be that the request was sent? Only what cannot be
+//! is [`Class::Unreachable`], which is repeated whatever the method. So the chain is walked from the
+//! outside in, and the first link that is known decides: a connection that was refused *while a body was
+//! being sent* is not one that was refused.
+
+use std::{error::Error, io};
+
+use buttress_core::{Both, Class, Elapsed, Rejected};
+
+use crate::chain::{chain, peel};
+
+/// What an error says that came instead of a response.
+pub(crate) fn class_of(error: &(dyn Error + 'static)) -> Class {
+    if error.is::<Rejected>() {
+        return Class::Refused;
+    }
+    if let Some(elapsed) = peel::<Elapsed>(error) {
+        return elapsed.class();
+    }
+    for link in chain(error) {
+        if let Some(both) = peel::<Both>(link) {
+            // Either of them may have been sent.
+            return match class_of(both.error()) {
+                Class::Unreachable => callees(class_of(both.cause())),
+                class => callees(class),
+            };
+        }
+        if let Some(class) = link_class(link) {
+            return class;
+        }
+    }
+    Class::Transient { after: None }
+}
+
+/// A refusal that somebody else's error brought along is the callee's failure.
+const fn callees(class: Class) -> Class {
+    match class {
+        Class::Refused => Class::Transient { after: None },
+        class => class,
+    }
+}
+
+/// What one link of the chain says, if it is of a kind that decides.
+fn link_class(link: &(dyn Error + 'static)) -> Option<Class> {
+    #[cfg(feature = "hyper")]
+    if let Some(class) = hypers(link) {
+        return Some(class);
+    }
+    // Somebody's limit passed beneath: `Elapsed::sent` speaks of a call that is not ours.
+    if peel::<Elapsed>(link).is_some() {
+        return Some(Class::Transient { after: None });
+    }
+    let unsent =
+        peel::<io::Error>(link).is_some_and(|error| only_connecting_fails_so(error.kind()));
+    unsent.then_some(Class::Unreachable)
+}
+
+/// Whether a connection that was made cannot fail in this way.
+///
+/// It can with `HostUnreachable` and `NetworkUnreachable`, once the route is lost: those are unsent only
+/// where the client says that it was connecting.
+const fn only_connecting_fails_so(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::ConnectionRefused | io::ErrorKind::AddrNotAvailable)
+}
+
+#[cfg(feature = "hyper")]
+fn hypers(link: &(dyn Error + 'static)) -> Option<Class> {
+    use hyper_util::client::legacy;
+
+    if let Some(error) = peel::<legacy::Error>(link) {
+        return if error.is_connect() {
+            Some(connecting(error))
+        } else if error.source().is_none() {
+            // It refused the request as it stands: no host in the URI, a version that it does not speak.
+            Some(Class::CallerError)
+        } else {
+            None
+        };
+    }
+    let error = peel::<hyper::Error>(link)?;
+    Some(if error.is_canceled() {
+        // Given to a connection that ended before it took the request up. hyper says so only while it
+        // still has the whole request.
+        Class::Unreachable
+    } else if error.is_user() {
+        // Our side failed, as when the request's body did. What lies beneath is the body's affair.
+        Class::CallerError
+    } else {
+        // Reset, closed, cut off, timed out, malformed: that tells of the response. The request may have
+        // been carried out.
+        Class::Transient { after: None }
+    })
+}
+
+/// No connection could be made, so nothing was sent. Will the next try be any better?
+#[cfg(feature = "hyper")]
+fn connecting(error: &(dyn Error + 'static)) -> Class {
+    let invalid = |link| {
+        peel::<io::Error>(link).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+    };
+    // So TLS libraries report a certificate that does not verify, and a peer that does not speak TLS.
+    if chain(error).any(invalid) { Class::Fatal } else { Class::Unreachable }
+}
