@@ -1,1 +1,215 @@
-fn main() {}
+//! An outage on one page: a server falls ill and gets well again, and three clients that ask it
+//! all the while show what they make of it.
+//!
+//! The server is a real one (hyper, HTTP/1) in a process of its own. All three clients are
+//! hyper-util's, and send the same requests at the same times:
+//!
+//! 1. `bare`: hyper with a timeout,
+//! 2. `retries`: the same, with three immediate retries,
+//! 3. `buttress`: hyper in the standard stack.
+//!
+//! ```text
+//! cargo run --release -p buttress-examples --bin outage
+//! ```
+
+mod canvas;
+mod child;
+mod limits;
+mod live;
+mod load;
+mod options;
+mod picture;
+mod plain;
+mod script;
+mod server;
+mod stack;
+mod stats;
+mod table;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use buttress_core::edge;
+use tokio::{sync::mpsc, time};
+use tower::{BoxError, service_fn};
+
+use crate::{
+    child::ServerProcess,
+    live::Live,
+    load::{Client, Load},
+    options::Options,
+    picture::Picture,
+    script::Script,
+    stack::BreakerState,
+    stats::{Answer, Summary},
+};
+
+/// What a run leaves behind.
+struct Run {
+    /// By client, in the order of [`Client::ALL`], as is `reached`.
+    answers: Vec<Vec<Answer>>,
+    /// What reached the server, by client and beat.
+    reached: Vec<Vec<u64>>,
+    /// The breaker's state from each of these times on.
+    breaker: Vec<(Duration, BreakerState)>,
+}
+
+/// How often the live line is drawn anew and the breaker asked for its state.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Exit code of a run that was broken off, as shells have it for Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let options = match Options::parse() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
+    let script = Script::new(Duration::from_secs_f64(options.seconds));
+    let end = if options.serve {
+        server::serve(script, options.seed).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+    } else {
+        tokio::runtime::Runtime::new()
+            .map_err(Into::into)
+            .and_then(|runtime| runtime.block_on(outage(&options, script)))
+    };
+    end.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the script and shows what came of it. Whatever happens, the server's process is gone
+/// when this returns.
+async fn outage(options: &Options, script: Script) -> Result<ExitCode, BoxError> {
+    let mut server = ServerProcess::spawn(options.seconds, options.seed)?;
+    let ran = tokio::select! {
+        ran = run(options, script, &mut server) => ran.map(Some),
+        () = interrupted() => Ok(None),
+    };
+    server.stop().await;
+    let Some(run) = ran? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+
+    let summaries: Vec<_> = run
+        .answers
+        .iter()
+        .zip(&run.reached)
+        .map(|(answers, reached)| Summary::new(answers, reached, &script))
+        .collect();
+    say(table::table(&summaries).trim_end());
+    Picture {
+        script,
+        rate: options.rate,
+        summaries: &summaries,
+        reached: &run.reached,
+        breaker: &run.breaker,
+    }
+    .save(&options.out)?;
+    say(&format!("\nThe timeline: {0}/outage.svg, {0}/outage.png", options.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets the three clients ask the server while it goes through its script.
+async fn run(
+    options: &Options,
+    script: Script,
+    server: &mut ServerProcess,
+) -> Result<Run, BoxError> {
+    let url = format!("http://127.0.0.1:{}/", server.port().await?).parse()?;
+    let bare = {
+        let hyper = plain::hyper();
+        service_fn(move |request| plain::bare(hyper.clone(), request))
+    };
+    let retries = {
+        let hyper = plain::hyper();
+        service_fn(move |request| plain::retries(hyper.clone(), request))
+    };
+    let (standard, breaker) = stack::standard()?;
+
+    say(&introduction(options));
+    server.start().await?;
+    let origin = edge::now();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let load = Load {
+        url,
+        origin,
+        starts: load::starts(options.rate, script.total(), options.seed),
+        answers: tell,
+    };
+    let drive = async {
+        tokio::join!(
+            load.clone().drive(Client::Bare, bare),
+            load.clone().drive(Client::Retries, retries),
+            load.drive(Client::Standard, standard),
+        )
+    };
+    // Ends when the last request is answered: then nobody is left who could tell.
+    let watch = async {
+        let mut answers = vec![Vec::new(); Client::ALL.len()];
+        let mut states: Vec<(Duration, BreakerState)> = Vec::new();
+        let mut live = Live::new(script);
+        let mut tick = time::interval(TICK);
+        loop {
+            tokio::select! {
+                answer = told.recv() => match answer {
+                    Some((client, answer)) => answers[client as usize].push(answer),
+                    None => break (answers, states),
+                },
+                _ = tick.tick() => {
+                    let now = edge::now() - origin;
+                    let state = breaker();
+                    if states.last().is_none_or(|(_, last)| *last != state) {
+                        states.push((now, state));
+                    }
+                    live.show(now, &answers, state);
+                }
+            }
+        }
+    };
+    let (_, (answers, breaker)) = tokio::join!(drive, watch);
+    Ok(Run { answers, reached: server.report().await?, breaker })
+}
+
+fn introduction(options: &Options) -> String {
+    format!(
+        "One server, three clients, {} requests a second each, {} s, seed {}:\n\
+         {:>9}  {}\n{:>9}  {}\n{:>9}  {}: {}\n",
+        options.rate,
+        options.seconds,
+        options.seed,
+        Client::Bare.name(),
+        plain::BARE,
+        Client::Retries.name(),
+        plain::RETRYING,
+        Client::Standard.name(),
+        stack::NAME,
+        stack::settings(),
+    )
+}
+
+/// Prints a line, to a reader who may have gone.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Waits until somebody wants this program to end.
+async fn interrupted() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+}

@@ -1,0 +1,218 @@
+//! The timeline as a picture, SVG and PNG.
+//!
+//! Four panels over the same time: what callers got, how long they waited for it, what the
+//! server had to take, and what the breaker did.
+
+use std::{path::Path, time::Duration};
+
+use plotters::prelude::*;
+use tower::BoxError;
+
+use crate::{
+    canvas::{self, Canvas, Drawn, MARGIN, Panel, Scale, Words},
+    load::Client,
+    plain,
+    script::{Mood, Script},
+    stack::{self, BreakerState},
+    stats::Summary,
+};
+
+/// All that is drawn.
+pub(crate) struct Picture<'a> {
+    pub(crate) script: Script,
+    pub(crate) rate: f64,
+    /// In the order of [`Client::ALL`], as is `reached`.
+    pub(crate) summaries: &'a [Summary],
+    /// What reached the server, by client and beat.
+    pub(crate) reached: &'a [Vec<u64>],
+    /// The breaker's state from each of these times on.
+    pub(crate) breaker: &'a [(Duration, BreakerState)],
+}
+
+/// Pixels of the PNG for one unit of the picture: sharp on dense screens.
+const DENSITY: f64 = 2.0;
+
+/// plotters centers words between their baseline and an em's height in bitmaps, and on the height
+/// of an x in SVG. The latter looks right beside a line.
+const BITMAP_RISE: f64 = 0.12;
+
+// === impl Picture ===
+
+impl Picture<'_> {
+    /// Draws `outage.svg` and `outage.png` into `folder`.
+    pub(crate) fn save(&self, folder: &Path) -> Result<(), BoxError> {
+        canvas::register_fonts()?;
+        let size = |density: f64| {
+            let pixels = |units: f64| (units * density) as u32;
+            (pixels(canvas::WIDTH), pixels(canvas::HEIGHT))
+        };
+        let svg = folder.join("outage.svg");
+        self.draw(SVGBackend::new(&svg, size(1.0)), 1.0, 0.0)?;
+        let png = folder.join("outage.png");
+        self.draw(BitMapBackend::new(&png, size(DENSITY)), DENSITY, BITMAP_RISE)
+    }
+
+    fn draw<DB>(&self, backend: DB, density: f64, rise: f64) -> Result<(), BoxError>
+    where
+        DB: DrawingBackend,
+        DB::ErrorType: Send + Sync + 'static,
+    {
+        let area = backend.into_drawing_area();
+        area.fill(&WHITE)?;
+        let canvas = Canvas { area: &area, density, rise, script: self.script };
+        self.head(&canvas)?;
+        self.success(&canvas, Panel::new(174.0, 334.0))?;
+        self.waits(&canvas, Panel::new(388.0, 538.0))?;
+        self.load(&canvas, Panel::new(592.0, 742.0))?;
+        self.breaker(&canvas, Panel::new(796.0, 898.0))?;
+        canvas.seconds(898.0)?;
+        area.present()?;
+        Ok(())
+    }
+
+    /// The title, and who is who.
+    fn head<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>) -> Drawn<DB> {
+        let title = "One server falls ill, three clients keep asking";
+        canvas.write(title, (MARGIN, 36.0), Words::title())?;
+        let load = format!(
+            "{} requests a second each, on time whatever became of the earlier ones",
+            self.rate
+        );
+        canvas.write(&load, (MARGIN, 68.0), Words::label())?;
+
+        for (client, y) in Client::ALL.into_iter().rev().zip([0.0, 1.0, 2.0]) {
+            let y = 36.0 + y * 24.0;
+            canvas.line(&[(700.0, y), (726.0, y)], color(client), 5.0)?;
+            canvas.write(client.name(), (736.0, y), Words::strong())?;
+            canvas.write(describe(client), (820.0, y), Words::label())?;
+        }
+        Ok(())
+    }
+
+    fn success<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
+        let scale = Scale::percent();
+        // The phases are named once, between the first panel and its title.
+        canvas.write("Good answers", (MARGIN, panel.top - 42.0), Words::strong())?;
+        for phase in self.script.phases() {
+            let middle = canvas.x((phase.from + phase.until) / 2);
+            let words = Words::strong().color(ink(phase.mood)).centered();
+            canvas.write(phase.mood.name(), (middle, panel.top - 14.0), words)?;
+        }
+        canvas.frame(panel, &scale)?;
+        for (rank, client, summary) in self.clients() {
+            canvas.steps(panel, &scale, &summary.success_by_beat, color(client), rank)?;
+        }
+        Ok(())
+    }
+
+    fn waits<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
+        let waits: Vec<Vec<_>> = self
+            .summaries
+            .iter()
+            .map(|summary| {
+                let waits = summary.wait_by_beat.iter();
+                waits.map(|wait| wait.map(|wait| wait.as_secs_f64())).collect()
+            })
+            .collect();
+        self.lines(canvas, panel, "Median wait for an answer or an error", &waits, " s")
+    }
+
+    fn load<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
+        let beat = self.script.beat().as_secs_f64();
+        let load: Vec<Vec<_>> = self
+            .reached
+            .iter()
+            .map(|beats| beats.iter().map(|count| Some(*count as f64 / beat)).collect())
+            .collect();
+        self.lines(canvas, panel, "Requests that reach the server, each second", &load, "")
+    }
+
+    fn breaker<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
+        canvas.phases(panel)?;
+        let title = "State of the breaker";
+        canvas.write(title, (MARGIN, panel.top - 18.0), Words::strong())?;
+        let rows = [BreakerState::Open, BreakerState::HalfOpen, BreakerState::Closed];
+        let height = (panel.bottom - panel.top) / 3.0;
+        for (state, row) in rows.into_iter().zip([0.0, 1.0, 2.0]) {
+            let middle = panel.top + (row + 0.5) * height;
+            canvas.row_name(state.name(), middle)?;
+            for (from, until) in self.spans(state) {
+                // A state that was seen only once is still to be seen.
+                let until = canvas.x(until);
+                let from = canvas.x(from).min(until - 3.0);
+                let bar = height * 0.32;
+                canvas.rect((from, middle - bar), (until, middle + bar), fill(state))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One panel with a line for each client, and a scale that holds them all.
+    fn lines<DB: DrawingBackend>(
+        &self,
+        canvas: &Canvas<'_, DB>,
+        panel: Panel,
+        title: &str,
+        values: &[Vec<Option<f64>>],
+        unit: &str,
+    ) -> Drawn<DB> {
+        let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
+        let scale = Scale::upto(most * 1.04, 6.0, unit);
+        canvas.write(title, (MARGIN, panel.top - 18.0), Words::strong())?;
+        canvas.frame(panel, &scale)?;
+        for ((rank, client, _), values) in self.clients().zip(values) {
+            canvas.steps(panel, &scale, values, color(client), rank)?;
+        }
+        Ok(())
+    }
+
+    /// From when until when the breaker was in `state`.
+    fn spans(&self, state: BreakerState) -> impl Iterator<Item = (Duration, Duration)> {
+        let next = self.breaker.iter().skip(1).map(|(at, _)| *at);
+        self.breaker
+            .iter()
+            .zip(next.chain([self.script.total()]))
+            .filter(move |((_, seen), _)| *seen == state)
+            .map(|((from, _), until)| (*from, until))
+    }
+
+    fn clients(&self) -> impl Iterator<Item = (usize, Client, &Summary)> {
+        let clients = Client::ALL.into_iter().zip(self.summaries);
+        clients.enumerate().map(|(rank, (client, summary))| (rank, client, summary))
+    }
+}
+
+fn describe(client: Client) -> &'static str {
+    match client {
+        Client::Bare => plain::BARE,
+        Client::Retries => plain::RETRYING,
+        Client::Standard => stack::NAME,
+    }
+}
+
+/// Colours that are told apart with every kind of colour vision (Okabe and Ito), and a grey.
+fn color(client: Client) -> RGBColor {
+    match client {
+        Client::Bare => RGBColor(0x7d, 0x86, 0x90),
+        Client::Retries => RGBColor(0xd5, 0x5e, 0x00),
+        Client::Standard => RGBColor(0x00, 0x72, 0xb2),
+    }
+}
+
+/// The colour in which a phase is named.
+fn ink(mood: Mood) -> RGBColor {
+    match mood {
+        Mood::Healthy => RGBColor(0x5c, 0x65, 0x70),
+        Mood::Hanging => RGBColor(0xa3, 0x1f, 0x3d),
+        Mood::Failing => RGBColor(0xa8, 0x4a, 0x0b),
+        Mood::Slow => RGBColor(0x7d, 0x65, 0x00),
+    }
+}
+
+fn fill(state: BreakerState) -> RGBColor {
+    match state {
+        BreakerState::Closed => RGBColor(0x00, 0x72, 0xb2),
+        BreakerState::HalfOpen => RGBColor(0xe6, 0x9f, 0x00),
+        BreakerState::Open => canvas::INK,
+    }
+}

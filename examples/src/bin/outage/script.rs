@@ -1,0 +1,208 @@
+//! What the server does, and when: healthy, hanging, failing, slow, healthy again.
+//!
+//! Pure: the time since the start is an argument, and the server, the clients' figures and
+//! the picture all ask the same script.
+
+use std::{ops::Range, time::Duration};
+
+/// How the server treats a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Mood {
+    /// Answers at once.
+    Healthy,
+    /// Takes the request and never answers.
+    Hanging,
+    /// Answers 503 at once.
+    Failing,
+    /// Answers well, but late.
+    Slow,
+}
+
+/// A stretch of time with one mood.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Phase {
+    pub(crate) mood: Mood,
+    pub(crate) from: Duration,
+    pub(crate) until: Duration,
+}
+
+/// The phases over time, counted in beats: one beat is a second when the script runs at its
+/// full length, and every phase is a whole number of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script {
+    total: Duration,
+}
+
+/// The moods in their order, each with its length in beats.
+const PLAN: [(Mood, u32); 5] = [
+    (Mood::Healthy, 4),
+    (Mood::Hanging, 5),
+    (Mood::Failing, 5),
+    (Mood::Slow, 5),
+    (Mood::Healthy, 7),
+];
+
+/// The beats of the whole script.
+pub(crate) const BEATS: u32 = 26;
+
+// === impl Mood ===
+
+impl Mood {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Hanging => "hanging",
+            Self::Failing => "failing",
+            Self::Slow => "slow",
+        }
+    }
+
+    /// Whether nobody gets an answer worth having. A slow server is not sick: it serves all.
+    pub(crate) fn is_sick(self) -> bool {
+        matches!(self, Self::Hanging | Self::Failing)
+    }
+
+    /// How long the server takes for its answer, given a draw from `0.0..1.0`.
+    pub(crate) fn delay(self, unit: f64) -> Option<Duration> {
+        let (least, most) = match self {
+            Self::Healthy => (1.0, 4.0),
+            Self::Hanging => return None,
+            Self::Failing => (0.0, 0.0),
+            Self::Slow => (60.0, 300.0),
+        };
+        Some(Duration::from_secs_f64((least + unit * (most - least)) / 1e3))
+    }
+}
+
+// === impl Script ===
+
+impl Script {
+    /// A script that takes `total` from beginning to end.
+    pub(crate) fn new(total: Duration) -> Self {
+        Self { total }
+    }
+
+    pub(crate) fn total(&self) -> Duration {
+        self.total
+    }
+
+    pub(crate) fn beat(&self) -> Duration {
+        self.total / BEATS
+    }
+
+    /// The beat that `at` falls into; the last one for all that comes later.
+    pub(crate) fn beat_at(&self, at: Duration) -> usize {
+        let beat = at.as_nanos() * u128::from(BEATS) / self.total.as_nanos();
+        beat.min(u128::from(BEATS) - 1) as usize
+    }
+
+    pub(crate) fn phases(&self) -> impl Iterator<Item = Phase> {
+        let total = self.total;
+        let moment = move |beats: u32| total * beats / BEATS;
+        plan().map(move |(mood, beats)| Phase {
+            mood,
+            from: moment(beats.start),
+            until: moment(beats.end),
+        })
+    }
+
+    /// The mood at `at`; the last one for all that comes later.
+    pub(crate) fn mood_at(&self, at: Duration) -> Mood {
+        self.phases()
+            .find(|phase| at < phase.until)
+            .map_or(PLAN[PLAN.len() - 1].0, |phase| phase.mood)
+    }
+
+    /// When the last sick phase ends.
+    pub(crate) fn sick_until(&self) -> Duration {
+        self.phases()
+            .filter(|phase| phase.mood.is_sick())
+            .map(|phase| phase.until)
+            .max()
+            .unwrap_or(Duration::ZERO)
+    }
+}
+
+/// The beats in which the server is sick.
+pub(crate) fn sick_beats() -> impl Iterator<Item = usize> {
+    plan().filter(|(mood, _)| mood.is_sick()).flat_map(|(_, beats)| beats).map(|beat| beat as usize)
+}
+
+/// The moods in their order, each with its beats.
+fn plan() -> impl Iterator<Item = (Mood, Range<u32>)> {
+    PLAN.into_iter().scan(0, |next, (mood, beats)| {
+        let from = *next;
+        *next += beats;
+        Some((mood, from..*next))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn full() -> Script {
+        Script::new(SECOND * BEATS)
+    }
+
+    #[test]
+    fn phases_follow_each_other_without_a_gap_and_fill_the_script() {
+        let mut next = Duration::ZERO;
+        for phase in full().phases() {
+            assert_eq!(phase.from, next);
+            assert!(phase.until > phase.from);
+            next = phase.until;
+        }
+        assert_eq!(next, full().total());
+    }
+
+    #[test]
+    fn a_phase_begins_at_its_first_instant_and_is_over_at_its_last() {
+        let script = full();
+        for phase in script.phases() {
+            assert_eq!(script.mood_at(phase.from), phase.mood);
+            assert_eq!(script.mood_at(phase.until - Duration::from_nanos(1)), phase.mood);
+        }
+    }
+
+    #[test]
+    fn after_the_end_the_server_stays_healthy() {
+        assert_eq!(full().mood_at(Duration::MAX), Mood::Healthy);
+        assert_eq!(full().beat_at(Duration::MAX), BEATS as usize - 1);
+    }
+
+    #[test]
+    fn slow_is_not_sick() {
+        assert_eq!(full().sick_until(), 14 * SECOND);
+        assert_eq!(sick_beats().collect::<Vec<_>>(), (4..14).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_short_script_has_the_same_phases_in_proportion() {
+        let short = Script::new(SECOND * BEATS / 10);
+        for (long, short) in full().phases().zip(short.phases()) {
+            assert_eq!(long.mood, short.mood);
+            assert_eq!(long.until / 10, short.until);
+        }
+    }
+
+    #[test]
+    fn a_beat_of_the_full_script_is_a_second() {
+        assert_eq!(full().beat(), SECOND);
+        for beat in 0..BEATS {
+            let begins = SECOND * beat;
+            assert_eq!(full().beat_at(begins), beat as usize);
+            assert_eq!(full().beat_at(begins + SECOND - Duration::from_nanos(1)), beat as usize);
+        }
+    }
+
+    #[test]
+    fn only_a_hanging_server_has_no_delay_to_wait_for() {
+        assert_eq!(Mood::Hanging.delay(0.5), None);
+        assert_eq!(Mood::Failing.delay(0.5), Some(Duration::ZERO));
+        assert_eq!(Mood::Slow.delay(0.0), Some(Duration::from_millis(60)));
+        assert_eq!(Mood::Slow.delay(0.5), Some(Duration::from_millis(180)));
+    }
+}

@@ -1,0 +1,108 @@
+//! The figures as a table.
+
+use std::{fmt::Write, time::Duration};
+
+use crate::{load::Client, stats::Summary};
+
+/// One row a figure, one column a client, in the order of [`Client::ALL`].
+pub(crate) fn table(summaries: &[Summary]) -> String {
+    let mut table = Table::default();
+    let naive = Client::ALL
+        .iter()
+        .zip(summaries)
+        .find(|(client, _)| **client == Client::Retries)
+        .map_or(0, |(_, summary)| summary.reached_sick);
+
+    table.row("", Client::ALL.map(|client| client.name().to_owned()));
+    let mut row = |label, figure: &dyn Fn(&Summary) -> String| {
+        table.row(label, summaries.iter().map(figure));
+    };
+    row("requests", &|s| s.requests.to_string());
+    row("good answers", &|s| share(s.success));
+    row("  while the server is healthy", &|s| share(s.success_healthy));
+    row("  while it is sick", &|s| share(s.success_sick));
+    row("  while it is slow", &|s| share(s.success_slow));
+    row("wait for an answer, p50", &|s| wait(s.p50));
+    row("  p99", &|s| wait(s.p99));
+    row("  p50 while it is sick", &|s| wait(s.sick_p50));
+    row("  p99 while it is sick", &|s| wait(s.sick_p99));
+    row("attempts a request", &|s| {
+        s.attempts.map_or_else(nothing, |attempts| format!("{attempts:.2}"))
+    });
+    row("reached the sick server", &|s| s.reached_sick.to_string());
+    row("  of what `retries` sent it", &|s| {
+        share((naive > 0).then(|| s.reached_sick as f64 / naive as f64))
+    });
+    row("well again after", &|s| {
+        s.recovery
+            .map_or_else(|| "not yet".to_owned(), |took| format!("{:.1} s", took.as_secs_f64()))
+    });
+    table.text
+}
+
+#[derive(Default)]
+struct Table {
+    text: String,
+}
+
+// === impl Table ===
+
+impl Table {
+    fn row(&mut self, label: &str, cells: impl IntoIterator<Item = String>) {
+        let mut line = format!("{label:<30}");
+        for cell in cells {
+            write!(line, "{cell:>11}").expect("a string takes all that is written");
+        }
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+}
+
+fn nothing() -> String {
+    "-".to_owned()
+}
+
+fn share(share: Option<f64>) -> String {
+    share.map_or_else(nothing, |share| format!("{:.1} %", share * 100.0))
+}
+
+fn wait(wait: Option<Duration>) -> String {
+    wait.map_or_else(nothing, |wait| match wait.as_secs_f64() {
+        s if s < 0.01 => format!("{:.1} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::{BEATS, Script};
+
+    #[test]
+    fn a_run_without_answers_still_makes_a_table() {
+        let none = Summary::new(&[], &[], &Script::new(Duration::from_secs(26)));
+        let table = table(&[none.clone(), none.clone(), none]);
+        for client in Client::ALL {
+            assert!(table.lines().next().unwrap().contains(client.name()));
+        }
+        assert!(table.contains("not yet"));
+    }
+
+    #[test]
+    fn the_load_of_the_sick_server_is_compared_with_the_retrying_client() {
+        let script = Script::new(Duration::from_secs(26));
+        let reached = |each| Summary::new(&[], &[each; BEATS as usize], &script);
+        let table = table(&[reached(100), reached(400), reached(2)]);
+        let row = table.lines().find(|line| line.contains("`retries` sent")).unwrap();
+        assert!(row.ends_with("25.0 %    100.0 %      0.5 %"), "{row}");
+    }
+
+    #[test]
+    fn waits_are_written_in_the_unit_that_fits() {
+        let written = |ms| wait(Some(Duration::from_secs_f64(ms / 1e3)));
+        assert_eq!(written(2.44), "2.4 ms");
+        assert_eq!(written(404.4), "404 ms");
+        assert_eq!(written(1002.0), "1.00 s");
+    }
+}

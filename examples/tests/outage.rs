@@ -1,0 +1,187 @@
+//! The outage example, run as its users run it, only shorter.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_outage");
+
+/// Longer than anything here takes; a hang becomes a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder of the test's own, gone when it ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn arg(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the program to its end. The server inherits standard error, so this returns only when
+/// the server is gone too.
+fn outage(args: &[&str]) -> Output {
+    let (done, output) = mpsc::channel();
+    let mut program = Command::new(PROGRAM);
+    program.args(args).stdin(Stdio::null());
+    thread::spawn(move || done.send(program.output().unwrap()));
+    output.recv_timeout(PATIENCE).expect("the program and its server end")
+}
+
+/// Starts the program, and returns once its clients are at work.
+fn begin(folder: &Folder) -> (Child, BufReader<impl Read + Send + 'static>) {
+    let mut program = Command::new(PROGRAM)
+        .args(["--seconds", "300", "--rate", "10", "--out", folder.arg()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(program.stderr.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert!(line.contains("the server is healthy"), "{line}");
+    (program, lines)
+}
+
+/// Waits until nobody holds the other end of `stream`: neither the program nor its server.
+fn drained(mut stream: impl Read + Send + 'static) {
+    let (done, end) = mpsc::channel();
+    thread::spawn(move || done.send(stream.read_to_end(&mut Vec::new())));
+    end.recv_timeout(PATIENCE).expect("no server is left").unwrap();
+}
+
+#[test]
+fn a_run_leaves_a_table_two_pictures_and_no_server() {
+    let folder = Folder::new("run");
+    let output = outage(&["--seconds", "3", "--rate", "40", "--out", folder.arg()]);
+
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let mut rows = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    assert!(rows.any(|row| row == ["bare", "retries", "buttress"]), "{stdout}");
+    for figure in ["requests", "good answers", "attempts a request", "well again after"] {
+        assert!(stdout.lines().any(|line| line.starts_with(figure)), "{figure}: {stdout}");
+    }
+
+    let png = fs::read(folder.0.join("outage.png")).unwrap();
+    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
+    assert!(png.ends_with(b"IEND\xaeB`\x82"), "the picture is whole");
+    let svg = fs::read_to_string(folder.0.join("outage.svg")).unwrap();
+    assert!(svg.starts_with("<svg"));
+    assert!(svg.trim_end().ends_with("</svg>"), "the picture is whole");
+    for word in ["bare", "retries", "buttress", "hanging", "failing", "slow", "half-open"] {
+        assert!(svg.contains(word), "{word}");
+    }
+    // Nothing else: no file that was only there to see whether one could be.
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 2);
+}
+
+#[test]
+fn away_from_a_terminal_nothing_is_drawn_in_place() {
+    let folder = Folder::new("plain");
+    let output = outage(&["--seconds", "2", "--rate", "10", "--out", folder.arg()]);
+    for text in [text(&output.stdout), text(&output.stderr)] {
+        let control = text.chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(control, None, "{text:?}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_in_one_line() {
+    let folder = Folder::new("refused");
+    let file = folder.0.join("file");
+    fs::write(&file, []).unwrap();
+    let (file, below) = (file.to_str().unwrap(), file.join("below"));
+
+    for args in [
+        &["--rate", "0"][..],
+        &["--rate", "-1"],
+        &["--rate=-1"],
+        &["--rate", "NaN"],
+        &["--rate", "inf"],
+        &["--rate", "1e12"],
+        &["--rate", "fast"],
+        &["--rate", ""],
+        &["--rate", "1\n2"],
+        &["--rate", "\x1b[31m1"],
+        &["--rate"],
+        &["--rate", "10", "--rate", "20"],
+        &["--seconds", "0"],
+        &["--seconds", "1e300"],
+        &["--seconds", "NaN"],
+        &["--seed", "-1"],
+        &["--seed", "18446744073709551616"],
+        &["--out", file],
+        &["--out", below.to_str().unwrap()],
+        &["--out", ""],
+        &["--colour"],
+        &["-x"],
+        &["serve"],
+        &["--", "--rate"],
+    ] {
+        let output = outage(args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
+        assert!(!stderr.trim_end().contains(char::is_control), "{args:?}: {stderr:?}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn help_tells_every_option_but_the_hidden_one() {
+    let output = outage(&["--help"]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0));
+    for option in ["--rate", "--seed", "--seconds", "--out"] {
+        assert!(stdout.contains(option), "{option}: {stdout}");
+    }
+    assert!(!stdout.contains("--serve"), "{stdout}");
+}
+
+#[test]
+fn a_server_does_not_outlive_a_parent_that_is_killed() {
+    let folder = Folder::new("killed");
+    let (mut program, lines) = begin(&folder);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    drained(lines);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_broken_off_takes_its_server_along() {
+    for signal in ["-INT", "-TERM"] {
+        let folder = Folder::new(&format!("broken-off{signal}"));
+        let (mut program, lines) = begin(&folder);
+        let id = program.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        assert_eq!(program.wait().unwrap().code(), Some(130));
+        drained(lines);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
