@@ -195,12 +195,14 @@ impl RareAlarm {
 
 impl Lending {
     fn open(waker: &Waker, due: Option<Instant>) -> Self {
-        let me = Some(Task::of(waker));
-        let lender = LENDER.replace(me);
-        let outer_due = DUE.get();
-        // What is due for an outer lender of the same task is due for this one.
-        DUE.set(due.or(if lender == me { outer_due } else { None }));
-        Self { lender, wish: WISH.take(), due: outer_due, _not_send: PhantomData }
+        Self {
+            lender: LENDER.replace(Some(Task::of(waker))),
+            wish: WISH.take(),
+            // What is due for an outer lender is for this one's limit to hear first: at the same instant,
+            // the outer limit speaks. If it is not this one's, it is passed on in a second round.
+            due: DUE.replace(due),
+            _not_send: PhantomData,
+        }
     }
 
     /// What was wished for while it was open.
@@ -288,6 +290,17 @@ mod tests {
         let start = edge::now();
         assert_eq!(limited(10, limited(10, pending::<()>())).await, None);
         assert_eq!(edge::now() - start, secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_same_instant_the_outer_one_speaks_also_where_both_borrow() {
+        let start = edge::now();
+        let answer = limited(30, limited(10, limited(10, pending::<()>()))).await;
+        assert_eq!(answer, Some(None), "not the innermost");
+        assert_eq!(edge::now() - start, secs(10));
+        let answer = limited(30, limited(20, limited(10, pending::<()>()))).await;
+        assert_eq!(answer, Some(Some(None)), "nobody else is due");
+        assert_eq!(edge::now() - start, secs(20));
     }
 
     #[tokio::test(start_paused = true)]
