@@ -70,7 +70,17 @@ impl Bound {
     }
 }
 
-/// Refuses a limit of zero, which would end every call before it began.
+/// Panics over a limit of zero, which would end every call before it began.
+#[track_caller]
+pub(crate) const fn assert_more_than_zero(limit: Duration) -> Duration {
+    assert!(
+        !limit.is_zero(),
+        "a limit must be more than zero: to have none, leave the layer out or give it `Duration::MAX`"
+    );
+    limit
+}
+
+/// Refuses it, by name.
 pub(crate) fn more_than_zero(
     setting: &'static str,
     limit: Duration,

@@ -59,7 +59,7 @@ pub mod deadline;
 pub mod timeout;
 
 pub use self::{
-    deadline::{DeadlineEntryLayer, DeadlineEntryService, DeadlineLayer, DeadlineService},
+    deadline::{DeadlineLayer, DeadlineService, EntryLayer, EntryService},
     timeout::{CallTimeout, CallTimeoutLayer, TimeoutLayer, TimeoutService},
 };
 pub use buttress_core::{Deadline, Elapsed, Limit, Reason, Rejected};

@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::bound::more_than_zero;
+use crate::bound::{assert_more_than_zero, more_than_zero};
 
 /// Fixes the deadline of each request where it enters, and leaves it to others to enforce it.
 ///
@@ -24,32 +24,32 @@ use crate::bound::more_than_zero;
 /// # Examples
 ///
 /// ```
-/// use buttress_deadline::{DeadlineEntryLayer, DeadlineLayer};
+/// use buttress_deadline::{EntryLayer, DeadlineLayer};
 /// use std::{convert::Infallible, time::Duration};
 /// use tower::{ServiceBuilder, service_fn};
 ///
 /// let total = Duration::from_secs(30);
 /// let client = ServiceBuilder::new()
-///     .layer(DeadlineEntryLayer::new(total))
+///     .layer(EntryLayer::new(total))
 ///     // A bulkhead with a queue stands here.
 ///     .layer(DeadlineLayer::new(total))
 ///     .service(service_fn(async |()| Ok::<_, Infallible>(())));
 /// # let _ = client;
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct DeadlineEntryLayer {
+pub struct EntryLayer {
     total: Duration,
 }
 
-/// Fixes the deadline of each request. See [`DeadlineEntryLayer`].
+/// Fixes the deadline of each request. See [`EntryLayer`].
 #[derive(Clone, Copy, Debug)]
-pub struct DeadlineEntryService<S> {
+pub struct EntryService<S> {
     inner: S,
     total: Duration,
 }
 
 pin_project! {
-    /// The answer of a [`DeadlineEntryService`], which is the inner service's own.
+    /// The answer of a [`EntryService`], which is the inner service's own.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct EntryFuture<F> {
@@ -61,9 +61,9 @@ pin_project! {
     }
 }
 
-// === impl DeadlineEntryLayer ===
+// === impl EntryLayer ===
 
-impl DeadlineEntryLayer {
+impl EntryLayer {
     /// `total` is the time for a request in all; [`Duration::MAX`] leaves it with the deadline that it
     /// came with, if any.
     ///
@@ -73,11 +73,7 @@ impl DeadlineEntryLayer {
     #[must_use]
     #[track_caller]
     pub const fn new(total: Duration) -> Self {
-        assert!(
-            !total.is_zero(),
-            "`total` must be more than zero: to have no deadline, leave the layer out or give it `Duration::MAX`"
-        );
-        Self { total }
+        Self { total: assert_more_than_zero(total) }
     }
 
     /// The same, for a `total` that comes from elsewhere.
@@ -90,17 +86,17 @@ impl DeadlineEntryLayer {
     }
 }
 
-impl<S> Layer<S> for DeadlineEntryLayer {
-    type Service = DeadlineEntryService<S>;
+impl<S> Layer<S> for EntryLayer {
+    type Service = EntryService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        DeadlineEntryService { inner, total: self.total }
+        EntryService { inner, total: self.total }
     }
 }
 
-// === impl DeadlineEntryService ===
+// === impl EntryService ===
 
-impl<S, Req> Service<Req> for DeadlineEntryService<S>
+impl<S, Req> Service<Req> for EntryService<S>
 where
     S: Service<Req>,
 {

@@ -4,7 +4,7 @@ use buttress_core::InvalidSetting;
 use tower_layer::Layer;
 
 use super::DeadlineService;
-use crate::bound::more_than_zero;
+use crate::bound::{assert_more_than_zero, more_than_zero};
 
 /// Gives each request so much time in all.
 ///
@@ -60,11 +60,7 @@ impl DeadlineLayer {
     #[must_use]
     #[track_caller]
     pub const fn new(total: Duration) -> Self {
-        assert!(
-            !total.is_zero(),
-            "`total` must be more than zero: to have no deadline, leave the layer out or give it `Duration::MAX`"
-        );
-        Self { total }
+        Self { total: assert_more_than_zero(total) }
     }
 
     /// The same, for a `total` that comes from elsewhere.

@@ -6,7 +6,7 @@
 //! Nested deadlines only shorten it.
 //!
 //! [`DeadlineLayer`] fixes it, makes it [known](buttress_core::Deadline::current) to whatever runs
-//! beneath, and enforces it. [`DeadlineEntryLayer`] only fixes it, for stacks in which a queue stands
+//! beneath, and enforces it. [`EntryLayer`] only fixes it, for stacks in which a queue stands
 //! above the layer that enforces.
 
 mod entry;
@@ -15,7 +15,7 @@ mod layer;
 mod service;
 
 pub use self::{
-    entry::{DeadlineEntryLayer, DeadlineEntryService, EntryFuture},
+    entry::{EntryFuture, EntryLayer, EntryService},
     future::ResponseFuture,
     layer::DeadlineLayer,
     service::DeadlineService,

@@ -4,7 +4,7 @@ use buttress_core::InvalidSetting;
 use tower_layer::Layer;
 
 use super::{CallTimeoutLayer, TimeoutService};
-use crate::bound::more_than_zero;
+use crate::bound::{assert_more_than_zero, more_than_zero};
 
 /// Gives each attempt so much time.
 ///
@@ -64,8 +64,7 @@ impl TimeoutLayer {
     #[must_use]
     #[track_caller]
     pub const fn new(limit: Duration) -> Self {
-        assert!(!limit.is_zero(), "{}", ZERO);
-        Self { limit }
+        Self { limit: assert_more_than_zero(limit) }
     }
 
     /// The same, for a `limit` that comes from elsewhere.
@@ -86,8 +85,7 @@ impl TimeoutLayer {
     #[must_use]
     #[track_caller]
     pub const fn call_only(limit: Duration) -> CallTimeoutLayer {
-        assert!(!limit.is_zero(), "{}", ZERO);
-        CallTimeoutLayer::unchecked(limit)
+        CallTimeoutLayer::unchecked(assert_more_than_zero(limit))
     }
 
     /// The same, for a `limit` that comes from elsewhere.
@@ -99,8 +97,6 @@ impl TimeoutLayer {
         Ok(CallTimeoutLayer::unchecked(more_than_zero("limit", limit)?))
     }
 }
-
-const ZERO: &str = "`limit` must be more than zero: to have no timeout, leave the layer out or give it `Duration::MAX`";
 
 impl<S> Layer<S> for TimeoutLayer {
     type Service = TimeoutService<S>;
