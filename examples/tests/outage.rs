@@ -169,6 +169,21 @@ fn a_server_does_not_outlive_a_parent_that_is_killed() {
     drained(lines);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_dies_ends_the_run_with_one_line() {
+    let folder = Folder::new("dead-server");
+    let (mut program, mut lines) = begin(&folder);
+    let children = format!("/proc/{0}/task/{0}/children", program.id());
+    let server = fs::read_to_string(children).unwrap();
+    assert!(Command::new("kill").args(["-KILL", server.trim()]).status().unwrap().success());
+    assert_eq!(program.wait().unwrap().code(), Some(1));
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert!(rest.trim_end().ends_with("SIGKILL)"), "{rest}");
+    assert_eq!(rest.matches("error: ").count(), 1, "{rest}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_run_that_is_broken_off_takes_its_server_along() {

@@ -71,6 +71,14 @@ impl ServerProcess {
         Ok(reached)
     }
 
+    /// Waits until the process has ended by itself, which it should not.
+    pub(crate) async fn gone(&mut self) -> io::Error {
+        match self.child.wait().await {
+            Ok(status) => io::Error::other(format!("the server's process is gone: {status}")),
+            Err(error) => error,
+        }
+    }
+
     /// Ends the process and waits until it is gone.
     pub(crate) async fn stop(mut self) {
         // An error means that it is gone already.

@@ -37,7 +37,7 @@ impl Live {
     pub(crate) fn show(&mut self, now: Duration, answers: &[Vec<Answer>], breaker: BreakerState) {
         let mood = self.script.mood_at(now);
         if self.bar.is_hidden() && self.mood != Some(mood) {
-            eprintln!("{:>4.0} s  the server is {}", now.as_secs_f64(), mood.name());
+            eprintln!("{:>4.1} s  the server is {}", now.as_secs_f64(), mood.name());
         }
         self.mood = Some(mood);
 

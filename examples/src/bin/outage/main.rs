@@ -146,7 +146,7 @@ async fn run(
             load.clone().drive(Client::Bare, bare),
             load.clone().drive(Client::Retries, retries),
             load.drive(Client::Standard, standard),
-        )
+        );
     };
     // Ends when the last request is answered: then nobody is left who could tell.
     let watch = async {
@@ -171,7 +171,10 @@ async fn run(
             }
         }
     };
-    let (_, (answers, breaker)) = tokio::join!(drive, watch);
+    let (answers, breaker) = tokio::select! {
+        ((), seen) = async { tokio::join!(drive, watch) } => seen,
+        error = server.gone() => return Err(error.into()),
+    };
     Ok(Run { answers, reached: server.report().await?, breaker })
 }
 

@@ -170,6 +170,8 @@ mod tests {
         assert_eq!(percentile(&waits, 99.0), Some(ms(198)));
         assert_eq!(percentile(&waits, 100.0), Some(ms(200)));
         assert_eq!(percentile(&[ms(7)], 99.0), Some(ms(7)));
+        // At least half of three are two.
+        assert_eq!(percentile(&waits[..3], 50.0), Some(ms(2)));
     }
 
     #[test]
