@@ -165,3 +165,118 @@ fn default_port(scheme: &Scheme) -> Option<u16> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn get(uri: &str) -> Request<()> {
+        Request::get(uri).body(()).unwrap()
+    }
+
+    fn to_host(host: &[u8]) -> Request<()> {
+        Request::get("/path").header(HOST, host).body(()).unwrap()
+    }
+
+    fn key(request: &Request<()>) -> String {
+        ByAuthority.key(request).to_string()
+    }
+
+    // CBK-11
+    #[test]
+    fn the_authority_of_the_uri_names_the_callee() {
+        for (uri, expected) in [
+            ("http://example.com/", "example.com:80"),
+            ("HTTP://EXAMPLE.com/", "example.com:80"),
+            ("http://example.com:80/", "example.com:80"),
+            ("https://example.com/", "example.com:443"),
+            ("https://example.com:443/", "example.com:443"),
+            ("https://example.com:8443/", "example.com:8443"),
+            ("wss://example.com/", "example.com:443"),
+            ("ftp://example.com/", "example.com"),
+            ("example.com:443", "example.com:443"),
+            ("http://[::1]/", "[::1]:80"),
+            ("http://[FE80::1]:8080/", "[fe80::1]:8080"),
+            ("http://127.0.0.1:80/", "127.0.0.1:80"),
+        ] {
+            assert_eq!(key(&get(uri)), expected, "{uri}");
+        }
+        let mut both = get("http://uri/");
+        both.headers_mut().insert(HOST, "header".parse().unwrap());
+        assert_eq!(key(&both), "uri:80");
+    }
+
+    #[test]
+    fn the_host_header_names_it_where_the_uri_does_not() {
+        for (host, expected) in [
+            ("example.com", "example.com"),
+            ("Example.COM:80", "example.com:80"),
+            ("example.com:", "example.com"),
+            (" example.com:08080\t", "example.com:8080"),
+            ("[::1]", "[::1]"),
+            ("[::1]:80", "[::1]:80"),
+            ("user:secret@example.com:80", "example.com:80"),
+        ] {
+            assert_eq!(key(&to_host(host.as_bytes())), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_one_key_and_so_is_a_host_that_makes_no_sense() {
+        let nobody = ByAuthority.key(&get("/path"));
+        assert!(nobody.is_unknown());
+        assert_eq!(nobody.to_string(), "unknown");
+        let senseless: [&[u8]; 9] =
+            [b"", b" ", b":80", b"a:http", b"a:99999", b"a:+80", b"a b", b"a/b", b"\xff"];
+        for host in senseless {
+            assert_eq!(ByAuthority.key(&to_host(host)), nobody, "{host:?}");
+        }
+        assert_ne!(ByAuthority.key(&to_host(b"unknown")), nobody);
+    }
+
+    #[test]
+    fn no_password_is_kept_or_shown() {
+        let request = get("https://user:secret@example.com/");
+        let key = ByAuthority.key(&request);
+        assert_eq!(format!("{key} {key:?}"), "example.com:443 Authority(example.com:443)");
+        assert!(ByAuthority.matches(&get("https://example.com/"), &key));
+        assert_eq!(hash_of(&request), hash_of(&get("https://EXAMPLE.com:443/")));
+    }
+
+    fn hash_of(request: &Request<()>) -> u64 {
+        let mut state = hasher().build_hasher();
+        ByAuthority.hash(request, &mut state);
+        state.finish()
+    }
+
+    /// The same one each time.
+    fn hasher() -> std::hash::BuildHasherDefault<std::hash::DefaultHasher> {
+        Default::default()
+    }
+
+    fn uris() -> impl Strategy<Value = String> {
+        let host = prop_oneof!["[aA]{1,2}", "[aAbB]{31,34}", Just("[::A]".to_owned())];
+        let port = prop_oneof![Just(""), Just(":80"), Just(":443"), Just(":")];
+        let scheme = prop_oneof![Just("http"), Just("https"), Just("ftp")];
+        let user = prop_oneof![Just(""), Just("u:p@"), Just("u@")];
+        (scheme, user, host, port).prop_map(|(s, u, h, p)| format!("{s}://{u}{h}{p}/"))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_looked_up_is_what_was_kept(one in uris(), other in uris()) {
+            let (one, other) = (get(&one), get(&other));
+            let (key, other_key) = (ByAuthority.key(&one), ByAuthority.key(&other));
+            prop_assert_eq!(hasher().hash_one(&key), hash_of(&one));
+            prop_assert!(ByAuthority.matches(&one, &key));
+            prop_assert_eq!(ByAuthority.matches(&one, &other_key), key == other_key);
+            prop_assert!(key != other_key || hash_of(&one) == hash_of(&other));
+            prop_assert_eq!(HashSet::from([key.clone()]).contains(&other_key), key == other_key);
+        }
+    }
+}

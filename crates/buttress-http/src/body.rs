@@ -256,3 +256,256 @@ impl Limits {
         late.then(|| Elapsed::new(Limit::Total, self.total))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, panic::AssertUnwindSafe, pin::pin};
+
+    use buttress_core::{Class, Classify, find, timer};
+    use futures_util::FutureExt;
+    use http_body::Body as _;
+    use http_body_util::{BodyExt, Empty, Full};
+
+    use super::*;
+    use crate::{
+        HttpClass,
+        testing::{Scripted, Step, data, millis, of_known_length, scripted, secs, trailers},
+    };
+
+    type Ended = Result<(), BoxError>;
+
+    fn deadline(after: Duration) -> Deadline {
+        Deadline::after(after).unwrap()
+    }
+
+    fn elapsed(ended: Ended) -> Elapsed {
+        *find(&*ended.unwrap_err()).expect("a limit passed")
+    }
+
+    /// Reads the body, and tells how much of it there was, how it ended and how long that took.
+    async fn read<B>(body: Body<B>) -> (usize, Ended, Duration)
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<BoxError>,
+    {
+        let start = edge::now();
+        let mut body = pin!(body);
+        let mut read = 0;
+        let ended = loop {
+            match body.as_mut().frame().await {
+                Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
+                Some(Err(error)) => break Err(error),
+                None => break Ok(()),
+            }
+        };
+        (read, ended, edge::now() - start)
+    }
+
+    // TMO-02
+    #[tokio::test(start_paused = true)]
+    async fn frames_that_trickle_in_do_not_put_the_deadline_off() {
+        let drip = scripted([Step::Drip("x", millis(900))]);
+        let seen = drip.seen.clone();
+        let body = Body::new(drip).until(deadline(secs(5))).idle(secs(1)).unwrap();
+        let mut body = Box::pin(body);
+        let start = edge::now();
+        let mut read = 0;
+        let error = loop {
+            match body.frame().await.expect("it never ends") {
+                Ok(_) => read += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((read, edge::now() - start), (5, secs(5)));
+        assert_eq!(find(&*error), Some(&Elapsed::new(Limit::Total, secs(5))));
+        assert!(seen.dropped.get(), "its connection is let go of while the body is still there");
+        assert!(body.is_end_stream() && body.frame().await.is_none());
+    }
+
+    // TMO-02
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_the_body_long_before_the_deadline() {
+        let silent = scripted([data("x"), Step::Never]);
+        let seen = silent.seen.clone();
+        let body = Body::new(silent).until(deadline(secs(5))).idle(secs(1)).unwrap();
+        let (read, ended, took) = read(body).await;
+        assert_eq!((read, took), (1, secs(1)));
+        assert_eq!(elapsed(ended), Elapsed::new(Limit::Attempt, secs(1)));
+        assert!(seen.dropped.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_frame_starts_the_idle_limit_anew() {
+        let steps = (0..20).flat_map(|_| [Step::Wait(millis(900)), data("x")]);
+        let (read, ended, took) = read(Body::new(scripted(steps)).idle(secs(1)).unwrap()).await;
+        assert!(ended.is_ok());
+        assert_eq!((read, took), (20, secs(18)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_its_time_is_not_an_idle_body() {
+        let steps = [data("x"), Step::Wait(millis(900)), data("y")];
+        let mut body = Body::new(scripted(steps)).idle(secs(1)).unwrap();
+        assert!(body.frame().await.unwrap().is_ok());
+        tokio::time::sleep(secs(100)).await;
+        assert!(body.frame().await.unwrap().is_ok());
+        assert!(body.frame().await.is_none());
+    }
+
+    // TMO-02
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_its_time_does_not_put_the_deadline_off() {
+        let flood = scripted([Step::Flood(Bytes::from_static(b"x"))]);
+        let seen = flood.seen.clone();
+        let mut body = Body::new(flood).until(deadline(secs(5)));
+        for second in 0..=5 {
+            assert!(body.frame().await.unwrap().is_ok(), "{second}: at the very instant it counts");
+            tokio::time::sleep(secs(1)).await;
+        }
+        assert_eq!(elapsed(body.frame().await.unwrap().map(drop)).which(), Limit::Total);
+        assert!(seen.dropped.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_read_in_time_has_an_end_however_late_it_is_seen() {
+        let steps = [data("x"), trailers("checksum", "7")];
+        let mut body = Body::new(scripted(steps)).until(deadline(secs(1)));
+        assert!(body.frame().await.unwrap().is_ok());
+        tokio::time::sleep(secs(10)).await;
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+        assert!(body.frame().await.is_none());
+    }
+
+    // TMO-02
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_passes_in_a_body_is_no_success_of_the_callee() {
+        let body = Body::new(scripted([Step::Never])).until(deadline(secs(1)));
+        let error = body.collect().await.unwrap_err();
+        let class = Classify::<http::Response<()>>::classify(&HttpClass, Err(&error));
+        assert_eq!(class, Class::Transient { after: None });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_has_passed_lets_nothing_be_waited_for() {
+        let passed = Deadline::at(edge::now());
+        let (_, ended, took) = read(Body::new(scripted([Step::Never])).until(passed)).await;
+        assert_eq!(elapsed(ended), Elapsed::new(Limit::Total, Duration::ZERO));
+        assert_eq!(took, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_both_limits_pass_at_once_it_is_the_deadline() {
+        let body = Body::new(scripted([Step::Never])).until(deadline(secs(1))).idle(secs(1));
+        assert_eq!(elapsed(read(body.unwrap()).await.1).which(), Limit::Total);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_of_zero_is_refused_and_for_ever_is_no_limit() {
+        let refused = Body::new(scripted([])).idle(Duration::ZERO).map(drop).unwrap_err();
+        assert_eq!(refused.setting(), "idle");
+        let steps = [Step::Wait(secs(1_000_000)), data("x")];
+        let body = Body::new(scripted(steps)).idle(Duration::MAX).unwrap();
+        assert!(read(body).await.1.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_is_ambient_for_a_body_that_carries_one_and_untouched_else() {
+        let (outer, own) = (deadline(secs(9)), deadline(secs(5)));
+        for (carried, expected) in [(Some(own), own), (None, outer)] {
+            let inner = scripted([data("x"), Step::Never]);
+            let seen = inner.seen.clone();
+            let mut body = Body::new(inner).limited(carried, secs(5), None);
+            Deadline::within(Some(outer), || {
+                assert!(body.frame().now_or_never().is_some());
+                assert_eq!(Deadline::current(), Some(outer), "and is left again");
+            });
+            assert_eq!(seen.deadline.get(), Some(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_panics_leaves_no_deadline_behind() {
+        let body = Body::new(scripted([Step::Panic])).until(deadline(secs(5)));
+        assert!(AssertUnwindSafe(body.collect()).catch_unwind().await.is_err());
+        assert_eq!(Deadline::current(), None);
+    }
+
+    /// Always has work, and uses up the whole budget in every poll.
+    struct Glutton;
+
+    impl http_body::Body for Glutton {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+            loop {
+                sender.send(()).unwrap();
+                if receiver.poll_recv(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_always_busy_cannot_starve_its_limit() {
+        // Real time: a task that is always busy never lets a paused clock go on.
+        let body = Body::new(Glutton).until(deadline(millis(20)));
+        let collected = tokio::spawn(body.collect()).await.unwrap();
+        assert_eq!(elapsed(collected.map(drop)).which(), Limit::Total);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beneath_a_limit_that_lends_the_body_arms_no_timer_of_its_own() {
+        let mut body = Body::new(scripted([Step::Never])).until(deadline(secs(5)));
+        let mut alarm = pin!(timer::Alarm::default());
+        let until = edge::now() + secs(30);
+        let mut frame = pin!(body.frame());
+        let lent =
+            poll_fn(|cx| timer::poll_within(frame.as_mut(), alarm.as_mut(), || Some(until), cx));
+        assert!(lent.await.unwrap().unwrap().is_err());
+        assert_eq!(format!("{:?}", body.limits.alarm), "RareAlarm { own: None }");
+    }
+
+    #[tokio::test]
+    async fn bytes_of_our_own_are_a_body_of_any_type() {
+        let bodies: [Body<Scripted>; 3] =
+            ["busy".into(), String::from("busy").into(), "busy".into()];
+        for body in bodies {
+            assert_eq!(body.size_hint().exact(), Some(4));
+            assert!(!body.is_end_stream());
+            assert_eq!(body.collect().await.unwrap().to_bytes(), "busy");
+        }
+        for empty in [Body::<Scripted>::default(), Body::empty(), "".into()] {
+            assert!(empty.is_end_stream());
+            assert_eq!(empty.size_hint().exact(), Some(0));
+            assert!(empty.collect().await.unwrap().to_bytes().is_empty());
+        }
+    }
+
+    // The law for bodies.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_trailers_and_hints_are_the_same_with_and_without() {
+        let steps = [data("he"), Step::Wait(secs(1)), data("llo"), trailers("checksum", "7")];
+        for known in [true, false] {
+            let plain = || {
+                let steps = steps.clone();
+                if known { of_known_length(steps) } else { scripted(steps) }
+            };
+            let body = Body::new(plain()).until(deadline(secs(5))).idle(secs(2)).unwrap();
+            crate::testing::assert_same(plain(), body).await;
+        }
+        crate::testing::assert_same(Full::new(Bytes::from("x")), Body::new(Full::from("x"))).await;
+        crate::testing::assert_same(Empty::<Bytes>::new(), Body::<Scripted>::empty()).await;
+    }
+
+    #[test]
+    fn it_moves_freely_if_the_clients_body_does() {
+        fn free<T: Unpin + Send + Sync + 'static>() {}
+        free::<Body<Full<Bytes>>>();
+    }
+}

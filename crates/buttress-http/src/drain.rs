@@ -85,3 +85,88 @@ impl<B> fmt::Debug for Drain<B> {
         f.debug_struct("Drain").field("left", &self.left).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::FutureExt;
+    use http_body_util::Empty;
+
+    use super::*;
+    use crate::testing::{Scripted, Step, data, of_known_length, scripted, secs, trailers};
+
+    fn bytes(n: u64) -> Step {
+        Step::Data(vec![0; n as usize].into())
+    }
+
+    /// Drains the body. How much was read of it, and how long did that take?
+    async fn drained(body: Scripted) -> (u64, Duration) {
+        let (seen, start) = (body.seen.clone(), edge::now());
+        let mut drain = Box::pin(Drain::new(body));
+        drain.as_mut().await;
+        assert!(seen.dropped.get(), "the body is gone before the drain is");
+        (seen.read.get(), edge::now() - start)
+    }
+
+    // RET-08
+    #[tokio::test(start_paused = true)]
+    async fn a_short_body_is_read_to_its_end() {
+        let steps = [data("no"), Step::Wait(TIME / 2), data("pe"), trailers("checksum", "7")];
+        assert_eq!(drained(scripted(steps)).await, (4, TIME / 2));
+    }
+
+    // RET-08
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_body_is_given_up_after_so_many_bytes() {
+        let flood = scripted([Step::Flood(Bytes::from_static(&[0; 1024]))]);
+        assert_eq!(drained(flood).await, (BYTES + 1024, Duration::ZERO));
+    }
+
+    // RET-08
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stalls_is_given_up_after_its_time_to_the_nanosecond() {
+        assert_eq!(drained(scripted([data("x"), Step::Never])).await, (1, TIME));
+        let drip = scripted([Step::Drip("x", TIME / 2 + Duration::from_millis(1))]);
+        assert_eq!(drained(drip).await, (1, TIME), "frames do not put it off");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_to_be_too_long_is_not_even_begun() {
+        let long = of_known_length([bytes(BYTES + 1)]);
+        assert_eq!(drained(long).await, (0, Duration::ZERO));
+        assert_eq!(drained(of_known_length([bytes(BYTES)])).await.0, BYTES);
+        assert_eq!(drained(scripted([bytes(BYTES)])).await.0, BYTES);
+        let rest_too_long = of_known_length([bytes(10), Step::Wait(secs(1)), bytes(BYTES)]);
+        assert_eq!(drained(rest_too_long).await, (0, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_with_nothing_in_them_come_to_an_end_too() {
+        assert_eq!(drained(scripted([Step::Flood(Bytes::new())])).await, (0, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_ends_it() {
+        assert_eq!(
+            drained(scripted([data("x"), Step::Error("reset"), Step::Never])).await,
+            (1, Duration::ZERO)
+        );
+    }
+
+    #[test]
+    fn an_empty_body_is_gone_at_once_and_needs_no_clock() {
+        // No runtime: a timer would panic.
+        assert!(Drain::new(Empty::<Bytes>::new()).now_or_never().is_some());
+        assert!(Drain::new(of_known_length([])).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_that_is_dropped_drops_the_body() {
+        let body = scripted([Step::Never]);
+        let seen = body.seen.clone();
+        let mut drain = Box::pin(Drain::new(body));
+        assert!(futures_util::poll!(drain.as_mut()).is_pending());
+        drop(drain);
+        assert!(seen.dropped.get());
+    }
+}

@@ -55,7 +55,7 @@ pin_project! {
     /// The answer of [`Hyper`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<F> {
+    pub struct HyperFuture<F> {
         #[pin]
         answer: F,
         deadline: Carried,
@@ -105,7 +105,7 @@ where
 {
     type Response = Response<Body<ResB>>;
     type Error = BoxError;
-    type Future = ResponseFuture<S::Future>;
+    type Future = HyperFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.client.poll_ready(cx).map_err(Into::into)
@@ -117,13 +117,13 @@ where
         } else {
             Carried::now().map_or(Carried::Unknown, |now| Carried::Known(Some(now)))
         };
-        ResponseFuture { answer: self.client.call(request), deadline, idle: self.idle }
+        HyperFuture { answer: self.client.call(request), deadline, idle: self.idle }
     }
 }
 
-// === impl ResponseFuture ===
+// === impl HyperFuture ===
 
-impl<F, B, E> Future for ResponseFuture<F>
+impl<F, B, E> Future for HyperFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,

@@ -7,10 +7,14 @@
 //! - [`HttpClass`]: what a status or an error says; [`retry_after`]: how long to wait;
 //! - [`HttpReplay`]: what may be sent again; [`Drain`]: what becomes of the answer that it replaces;
 //! - [`Body`]: a response's body that carries the request's deadline to its end, or bytes of our own;
-//! - [`ByAuthority`]: whom a request is for.
+//! - [`AtEnd`]: observes a response to the end of its body;
+//! - [`ByAuthority`]: whom a request is for;
+//! - [`refusal`], [`RejectedAsResponseLayer`]: what our own errors are as responses.
 //!
 //! What knows a client is behind a feature of its name: `hyper`.
 
+mod as_response;
+mod at_end;
 mod authority;
 mod body;
 mod chain;
@@ -19,16 +23,22 @@ mod drain;
 mod errors;
 #[cfg(feature = "hyper")]
 mod hyper;
+mod refusal;
 mod replay;
 mod retry_after;
+#[cfg(test)]
+mod testing;
 
 #[cfg(feature = "hyper")]
-pub use self::hyper::{Hyper, ResponseFuture, hyper};
+pub use self::hyper::{Hyper, HyperFuture, hyper};
 pub use self::{
+    as_response::{RejectedAsResponse, RejectedAsResponseFuture, RejectedAsResponseLayer, Table},
+    at_end::{AtEnd, ClassifyEnd, ReportBody, WholeBody},
     authority::{Authority, ByAuthority},
     body::Body,
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
+    refusal::{Refusal, refusal},
     replay::{HttpReplay, Idempotent},
     retry_after::retry_after,
 };

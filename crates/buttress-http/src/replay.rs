@@ -82,3 +82,84 @@ impl<B: http_body::Body> Discard<Response<B>> for HttpReplay {
         Drain::new(response.into_body())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use buttress_core::Kept;
+
+    use super::*;
+
+    fn post() -> http::request::Builder {
+        Request::post("/orders")
+    }
+
+    fn is_safe(request: http::request::Builder) -> bool {
+        HttpReplay.keep(request.body("tea").unwrap()).1.expect("everything is kept").safe()
+    }
+
+    // RET-11
+    #[test]
+    fn the_method_says_what_may_be_carried_out_twice() {
+        for (method, safe) in [
+            ("GET", true),
+            ("HEAD", true),
+            ("OPTIONS", true),
+            ("TRACE", true),
+            ("PUT", true),
+            ("DELETE", true),
+            ("POST", false),
+            ("PATCH", false),
+            ("CONNECT", false),
+            ("PROPPATCH", false),
+            ("get", false),
+        ] {
+            assert_eq!(is_safe(Request::builder().method(method).uri("/")), safe, "{method}");
+        }
+    }
+
+    // RET-11
+    #[test]
+    fn a_key_lets_the_callee_know_the_second_one() {
+        assert!(is_safe(post().header("Idempotency-Key", "\"8e03978e\"")));
+        assert!(!is_safe(post().header("Idempotency-Key", "")), "that names nothing");
+        assert!(!is_safe(post().header("Idempotency-Key", " \t")));
+    }
+
+    // RET-11
+    #[test]
+    fn whoever_made_the_request_knows_best() {
+        assert!(is_safe(post().extension(Idempotent(true))));
+        assert!(!is_safe(Request::get("/").extension(Idempotent(false))));
+        assert!(!is_safe(post().header("Idempotency-Key", "7").extension(Idempotent(false))));
+    }
+
+    // RET-05, RET-13
+    #[test]
+    fn every_copy_is_the_request_as_it_entered() {
+        let request = Request::put("https://a/b?c=d")
+            .version(http::Version::HTTP_2)
+            .header("x-one", "1")
+            .header("x-one", "2")
+            .extension(7_u32)
+            .body("tea")
+            .unwrap();
+        let (mut sent, kept) = HttpReplay.keep(request);
+        let mut kept = kept.unwrap();
+        for last in [false, false, true] {
+            assert_eq!(sent.method(), Method::PUT);
+            assert_eq!(sent.uri(), "https://a/b?c=d");
+            assert_eq!(sent.version(), http::Version::HTTP_2);
+            assert_eq!(sent.headers().get_all("x-one").iter().count(), 2);
+            assert_eq!(sent.headers().len(), 2);
+            assert_eq!(sent.extensions().get(), Some(&7_u32));
+            assert_eq!(sent.extensions().len(), 1);
+            assert_eq!(sent.body(), &"tea");
+            // What a layer beneath does to an attempt.
+            sent.headers_mut().append("x-sig", "s".parse().unwrap());
+            sent.extensions_mut().insert('x');
+            *sent.method_mut() = Method::DELETE;
+            sent = kept.copy(last).unwrap();
+        }
+        assert!(kept.copy(true).is_none());
+    }
+}

@@ -1,0 +1,360 @@
+use std::{
+    convert::Infallible,
+    error::Error,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use buttress_core::BoxError;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Refusal, refusal};
+
+/// Which errors are what responses: [`refusal`], unless another function is [set](
+/// RejectedAsResponseLayer::table).
+pub type Table = fn(&(dyn Error + 'static)) -> Option<Refusal>;
+
+/// What an error is that the table does not know. It says nothing: errors name addresses, paths, and
+/// worse.
+const FAILED: Refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "");
+
+/// Answers errors with responses: the outermost layer of a server.
+///
+/// A server has nothing to do with an error but to close the connection, with all other requests on it;
+/// and axum takes only services that cannot fail. With this layer a service cannot: its error is
+/// [`Infallible`].
+///
+/// Our own errors become what [`refusal`] says, or a table of one's own; all others a 500 with nothing in
+/// it. The text of a response is the reason and no more. Refusals are `tracing` events at `debug`, all
+/// else at `warn`.
+///
+/// The body of the response has to be one that can be made from bytes, as axum's and [`Body`](crate::Body)
+/// are.
+///
+/// # Readiness
+///
+/// An error of `poll_ready` is final: such a service is never called again. As it cannot be passed on, it is
+/// remembered, and all later requests to this instance are answered as the error would be. A clone asks anew.
+///
+/// # Examples
+///
+/// ```
+/// use buttress_core::{BoxError, Reason, Rejected};
+/// use buttress_http::{Body, RejectedAsResponseLayer};
+/// use http::{Request, Response};
+/// use http_body_util::Empty;
+/// use tower::{ServiceBuilder, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let full = |_: Request<()>| async {
+///     let rejected = Rejected::new(Reason::BulkheadFull, "bulkhead");
+///     Err::<Response<Body<Empty<bytes::Bytes>>>, _>(BoxError::from(rejected))
+/// };
+/// let service = ServiceBuilder::new().layer(RejectedAsResponseLayer::new()).service_fn(full);
+/// let Ok(response) = service.oneshot(Request::new(())).await;
+/// assert_eq!(response.status(), 503);
+/// # }
+/// ```
+#[derive(Clone, Copy)]
+pub struct RejectedAsResponseLayer<T = Table> {
+    table: T,
+}
+
+/// A service that cannot fail. See [`RejectedAsResponseLayer`].
+pub struct RejectedAsResponse<S, T = Table> {
+    inner: S,
+    table: T,
+    /// What the inner service's error of readiness is as a response. It is not polled or called again.
+    dead: Option<Refusal>,
+}
+
+pin_project! {
+    /// The answer of [`RejectedAsResponse`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct RejectedAsResponseFuture<F, T = Table> {
+        #[pin]
+        state: State<F, T>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, T> {
+        Called { #[pin] answer: F, table: T },
+        Dead { refusal: Refusal },
+    }
+}
+
+fn answer(table: impl Fn(&(dyn Error + 'static)) -> Option<Refusal>, error: &BoxError) -> Refusal {
+    let error: &(dyn Error + 'static) = &**error;
+    match table(error) {
+        Some(refusal) => {
+            tracing::debug!(status = refusal.status().as_u16(), error, "request refused");
+            refusal
+        }
+        None => {
+            tracing::warn!(status = FAILED.status().as_u16(), error, "request failed");
+            FAILED
+        }
+    }
+}
+
+// === impl RejectedAsResponseLayer ===
+
+impl RejectedAsResponseLayer {
+    /// Answers by the table of [`refusal`].
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { table: refusal }
+    }
+}
+
+impl<T> RejectedAsResponseLayer<T> {
+    /// Answers by `table` instead. Where it answers `None`, the response is an empty 500: let it end in
+    /// [`refusal`] to change single lines.
+    ///
+    /// ```
+    /// use buttress_http::{Refusal, RejectedAsResponseLayer, refusal};
+    /// use http::StatusCode;
+    ///
+    /// let layer = RejectedAsResponseLayer::new().table(|error| {
+    ///     let missing = error.downcast_ref::<std::io::Error>()?.kind() == std::io::ErrorKind::NotFound;
+    ///     if missing { Some(Refusal::new(StatusCode::NOT_FOUND, "no such file")) } else { refusal(error) }
+    /// });
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub fn table<T2>(self, table: T2) -> RejectedAsResponseLayer<T2>
+    where
+        T2: Fn(&(dyn Error + 'static)) -> Option<Refusal>,
+    {
+        RejectedAsResponseLayer { table }
+    }
+}
+
+impl Default for RejectedAsResponseLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S, T: Clone> Layer<S> for RejectedAsResponseLayer<T> {
+    type Service = RejectedAsResponse<S, T>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RejectedAsResponse { inner, table: self.table.clone(), dead: None }
+    }
+}
+
+impl<T> fmt::Debug for RejectedAsResponseLayer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejectedAsResponseLayer").finish_non_exhaustive()
+    }
+}
+
+// === impl RejectedAsResponse ===
+
+impl<S, T, Req, B> Service<Req> for RejectedAsResponse<S, T>
+where
+    S: Service<Req, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    T: Fn(&(dyn Error + 'static)) -> Option<Refusal> + Clone,
+    B: From<Bytes>,
+{
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = RejectedAsResponseFuture<S::Future, T>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        if self.dead.is_none()
+            && let Err(error) = ready!(self.inner.poll_ready(cx))
+        {
+            self.dead = Some(answer(&self.table, &error.into()));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let state = match self.dead {
+            Some(refusal) => State::Dead { refusal },
+            None => State::Called { answer: self.inner.call(request), table: self.table.clone() },
+        };
+        RejectedAsResponseFuture { state }
+    }
+}
+
+/// A clone asks its own inner service whether it is ready.
+impl<S: Clone, T: Clone> Clone for RejectedAsResponse<S, T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), table: self.table.clone(), dead: None }
+    }
+}
+
+impl<S: fmt::Debug, T> fmt::Debug for RejectedAsResponse<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejectedAsResponse")
+            .field("inner", &self.inner)
+            .field("dead", &self.dead)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl RejectedAsResponseFuture ===
+
+impl<F, T, B, E> Future for RejectedAsResponseFuture<F, T>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    T: Fn(&(dyn Error + 'static)) -> Option<Refusal>,
+    B: From<Bytes>,
+{
+    type Output = Result<Response<B>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let refusal = match self.project().state.project() {
+            StateProj::Called { answer: inner, table } => match ready!(inner.poll(cx)) {
+                Ok(response) => return Poll::Ready(Ok(response)),
+                Err(error) => answer(&*table, &error.into()),
+            },
+            StateProj::Dead { refusal } => *refusal,
+        };
+        Poll::Ready(Ok(refusal.into_response()))
+    }
+}
+
+impl<F, T> fmt::Debug for RejectedAsResponseFuture<F, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejectedAsResponseFuture").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, io, rc::Rc};
+
+    use buttress_core::{Reason, Rejected};
+    use futures_util::FutureExt;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    type Answer = Result<Response<Bytes>, BoxError>;
+
+    /// Fails as it is told, and must not be touched after it failed to become ready.
+    #[derive(Clone, Default)]
+    struct Inner {
+        unready: Option<Rc<dyn Fn() -> BoxError>>,
+        answer: Option<Rc<dyn Fn() -> Answer>>,
+        polls: Rc<Cell<u32>>,
+        calls: Rc<Cell<u32>>,
+    }
+
+    impl Service<()> for Inner {
+        type Response = Response<Bytes>;
+        type Error = BoxError;
+        type Future = std::future::Ready<Answer>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+            self.polls.set(self.polls.get() + 1);
+            Poll::Ready(self.unready.as_ref().map_or(Ok(()), |error| Err(error())))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            self.calls.set(self.calls.get() + 1);
+            std::future::ready(self.answer.as_ref().expect("it answers")())
+        }
+    }
+
+    fn answers(answer: impl Fn() -> Answer + 'static) -> Inner {
+        Inner { answer: Some(Rc::new(answer)), ..Inner::default() }
+    }
+
+    fn never_ready(error: impl Fn() -> BoxError + 'static) -> Inner {
+        Inner { unready: Some(Rc::new(error)), ..Inner::default() }
+    }
+
+    fn call<S>(service: &mut S) -> Response<Bytes>
+    where
+        S: Service<(), Response = Response<Bytes>, Error = Infallible>,
+    {
+        let ready = service.ready().now_or_never().expect("it is ready");
+        let Ok(service) = ready;
+        let Ok(response) = service.call(()).now_or_never().expect("it answers at once");
+        response
+    }
+
+    #[test]
+    fn answers_pass_as_they_are() {
+        let mut service = RejectedAsResponseLayer::new()
+            .layer(answers(|| Ok(Response::builder().status(500).body("own".into()).unwrap())));
+        let response = call(&mut service);
+        assert_eq!((response.status().as_u16(), &response.body()[..]), (500, &b"own"[..]));
+    }
+
+    // TMO-08, BLK-12
+    #[test]
+    fn a_refusal_is_an_answer_and_the_service_goes_on() {
+        let mut service = RejectedAsResponseLayer::new()
+            .layer(answers(|| Err(Rejected::new(Reason::Overloaded, "shed").into())));
+        for _ in 0..100 {
+            assert_eq!(call(&mut service).status(), 503);
+        }
+        assert_eq!(service.inner.calls.get(), 100);
+    }
+
+    #[test]
+    fn an_error_that_is_not_ours_says_nothing_to_strangers() {
+        let mut service = RejectedAsResponseLayer::new()
+            .layer(answers(|| Err(io::Error::other("no such table at 10.0.0.7").into())));
+        let response = call(&mut service);
+        assert_eq!(response.status(), 500);
+        assert!(response.body().is_empty() && response.headers().is_empty());
+    }
+
+    // BLK-12
+    #[test]
+    fn a_service_that_failed_to_become_ready_is_left_alone_and_answered_for() {
+        for (error, status) in [(None, 500), (Some(Rejected::new(Reason::Draining, "drain")), 503)]
+        {
+            let mut service =
+                RejectedAsResponseLayer::new().layer(never_ready(move || match error {
+                    Some(rejected) => rejected.into(),
+                    None => "broken".into(),
+                }));
+            for _ in 0..3 {
+                assert_eq!(call(&mut service).status(), status);
+            }
+            assert_eq!((service.inner.polls.get(), service.inner.calls.get()), (1, 0));
+            let mut clone = service.clone();
+            assert_eq!(call(&mut clone).status(), status);
+            assert_eq!(clone.inner.polls.get(), 2, "a clone asks anew");
+        }
+    }
+
+    #[test]
+    fn a_table_of_ones_own_changes_single_lines() {
+        let teapot = |error: &(dyn Error + 'static)| match error.downcast_ref::<io::Error>() {
+            Some(_) => Some(Refusal::new(StatusCode::IM_A_TEAPOT, "short and stout")),
+            None => refusal(error),
+        };
+        let layer = RejectedAsResponseLayer::new().table(teapot);
+        let mut io = layer.layer(answers(|| Err(io::Error::other("x").into())));
+        assert_eq!(call(&mut io).status(), 418);
+        let rejected = || Err(Rejected::new(Reason::NotLeader, "leadership").into());
+        assert_eq!(call(&mut layer.layer(answers(rejected))).status(), 421);
+        let unready = || io::Error::other("x").into();
+        assert_eq!(call(&mut layer.layer(never_ready(unready))).status(), 418);
+    }
+
+    #[test]
+    #[should_panic(expected = "planted")]
+    fn a_panic_is_not_hushed_up() {
+        call(&mut RejectedAsResponseLayer::new().layer(answers(|| panic!("planted"))));
+    }
+}
