@@ -271,6 +271,13 @@ impl InvalidSetting {
         Self { setting: setting.into(), must: must.into() }
     }
 
+    /// The same, where the setting is one of a group: `ratio` of `budget` is `budget.ratio`.
+    #[must_use]
+    pub fn within(mut self, group: &str) -> Self {
+        self.setting = format!("{group}.{}", self.setting).into();
+        self
+    }
+
     /// The name of the setting.
     #[must_use]
     pub fn setting(&self) -> &str {
