@@ -5,7 +5,8 @@
 //! This crate tells them what HTTP means:
 //!
 //! - [`HttpClass`]: what a status or an error says; [`retry_after`]: how long to wait;
-//! - [`HttpReplay`]: what may be sent again; [`Drain`]: what becomes of the answer that it replaces;
+//! - [`HttpReplay`], [`RecordReplay`]: what may be sent again; [`Drain`]: what becomes of the answer that it
+//!   replaces;
 //! - [`Body`]: a response's body that carries the request's deadline to its end, or bytes of our own;
 //! - [`AtEnd`]: observes a response to the end of its body;
 //! - [`ByAuthority`]: whom a request is for;
@@ -23,6 +24,7 @@ mod drain;
 mod errors;
 #[cfg(feature = "hyper")]
 mod hyper;
+mod record;
 mod refusal;
 mod replay;
 mod retry_after;
@@ -38,6 +40,7 @@ pub use self::{
     body::Body,
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
+    record::{KeptRecord, RecordReplay, ReplayBody},
     refusal::{Refusal, refusal},
     replay::{HttpReplay, Idempotent},
     retry_after::retry_after,
