@@ -1,0 +1,64 @@
+use std::task::{Context, Poll};
+
+use buttress_core::{BoxError, ErrorsAsFailures, Observe, ready::Ready};
+use tower_service::Service;
+
+use crate::{Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
+
+/// A service that no more calls are let into than a [`Bulkhead`] has slots.
+///
+/// Its readiness is the inner service's, and no more: the slot is taken in `call`. If one is free, the
+/// instance that was polled ready is called at once. A call that has to wait takes a fresh clone with it
+/// (hence `S: Clone`) which is readied once the slot is there: so nobody reserves anything of the inner
+/// service while waiting, and neither does the service that stays behind. Where an inner service cannot
+/// be cloned, ask the [`Bulkhead`] for a slot yourself.
+///
+/// A call that is refused leaves the inner service ready for the next.
+#[derive(Clone, Debug)]
+pub struct BulkheadService<S, O = ErrorsAsFailures> {
+    inner: S,
+    bulkhead: Bulkhead,
+    observe: O,
+}
+
+impl<S, O> BulkheadService<S, O> {
+    pub(crate) const fn new(inner: S, bulkhead: Bulkhead, observe: O) -> Self {
+        Self { inner, bulkhead, observe }
+    }
+
+    /// The bulkhead that it shares with others.
+    pub const fn bulkhead(&self) -> &Bulkhead {
+        &self.bulkhead
+    }
+}
+
+impl<S, O, Req> Service<Req> for BulkheadService<S, O>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+    O: Observe<S::Response> + Clone,
+{
+    type Response = O::Response<Slot>;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, Req, O>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        match self.bulkhead.decide() {
+            Decision::Admit(slot) => {
+                let future = self.inner.call(request);
+                ResponseFuture::called(future, slot, self.observe.clone())
+            }
+            Decision::Wait(place) => {
+                let fresh = self.inner.clone();
+                let readied = std::mem::replace(&mut self.inner, fresh);
+                let call = Ready::new(readied).call(request);
+                ResponseFuture::queued(call, place, self.observe.clone())
+            }
+            Decision::Refuse(reason) => ResponseFuture::refused(reason, self.observe.clone()),
+        }
+    }
+}
