@@ -1,0 +1,377 @@
+use std::{
+    borrow::Borrow,
+    collections::{HashMap, hash_map::RandomState},
+    fmt,
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+};
+
+use buttress_core::{InvalidSetting, KeyOf, edge};
+use tokio::time::Instant;
+
+use crate::{
+    Breaker, Select,
+    settings::BreakerSettings,
+    stats::Stats,
+    sync::{Arc, Mutex, lock},
+};
+
+/// How many breakers are kept unless it is said otherwise: more than most clients have callees, and
+/// about 5 MB when all are there.
+const CAPACITY: usize = 10_000;
+/// How many breakers are looked at to find one that may go. It bounds what a request with a new key costs,
+/// when most may not.
+const LOOKED_AT: usize = 128;
+/// Among how many that may go the one that was unused for longest goes.
+const CANDIDATES: usize = 8;
+
+/// One breaker for each callee, told apart by the key of a request.
+///
+/// With one breaker for all, one bad host cuts off the good ones. And with one for each, whoever chooses
+/// the hosts chooses how much memory they take. So the map is bounded. When it is full, a new key takes
+/// the place of one that was not used for long, whose breaker is closed and has no calls in flight. One
+/// that is open or half-open stays, until nobody has asked it for ten times the longest open time. So
+/// does one that is forced, and one that somebody else has a handle to.
+///
+/// When none may go, a new key is **not protected**: its calls are let through by a breaker that is
+/// shared and [forced closed](Breaker::force_closed), the [overflow](Self::overflow). Its `stats()` tell
+/// how many these are. One that opens would let the many bad hosts that fill the map cut off the good one
+/// that comes last; [reset](Breaker::reset) it if you would rather have that.
+///
+/// A clone is another handle to the same map.
+///
+/// # Examples
+///
+/// ```
+/// use buttress_breaker::{Breakers, BreakerLayer, BreakerSettings, Select, State};
+///
+/// struct Request {
+///     host: String,
+/// }
+///
+/// let breakers = Breakers::new(BreakerSettings::default(), |request: &Request| request.host.clone())?;
+/// let layer = BreakerLayer::new(breakers.clone());
+///
+/// let request = Request { host: "orders".into() };
+/// breakers.select(&request).force_open();
+/// assert_eq!(breakers.get("orders").unwrap().state(), State::Open);
+/// assert!(breakers.get("stock").is_none());
+/// # Ok::<(), buttress_core::InvalidSetting>(())
+/// ```
+///
+/// A closure makes a key for each request. Write a [`KeyOf`] to compare it where it lies; then a breaker
+/// that is there is found without an allocation.
+pub struct Breakers<K, F> {
+    shared: Arc<Shared<K>>,
+    key_of: F,
+    label: Option<fn(&K) -> String>,
+}
+
+struct Shared<K> {
+    settings: std::sync::Arc<BreakerSettings>,
+    capacity: usize,
+    hashes: RandomState,
+    map: Mutex<Map<K>>,
+    overflow: Breaker,
+}
+
+/// Entries by the hash of their key. A hash map with the keys in it could not be asked by what is no key
+/// yet.
+struct Map<K> {
+    /// The first entry of each hash.
+    heads: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
+    entries: Vec<Entry<K>>,
+    /// Counts look-ups, to tell which entry was used last.
+    tick: u64,
+    /// Where the search for one that may go goes on.
+    hand: u32,
+    /// What those that went had counted.
+    gone: Stats,
+}
+
+struct Entry<K> {
+    key: K,
+    breaker: Breaker,
+    hash: u64,
+    /// The next entry of the same hash.
+    next: Option<u32>,
+    used: u64,
+}
+
+/// Hashes what is a hash already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+// === impl Breakers ===
+
+impl<K, F> Breakers<K, F> {
+    /// At most ten thousand breakers with these settings.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting that cannot work.
+    pub fn new(settings: BreakerSettings, key_of: F) -> Result<Self, InvalidSetting> {
+        Self::with_capacity(CAPACITY, settings, key_of)
+    }
+
+    /// At most so many breakers with these settings.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting that cannot work: a capacity of 0, or above 10 000 000, cannot.
+    pub fn with_capacity(
+        capacity: usize,
+        settings: BreakerSettings,
+        key_of: F,
+    ) -> Result<Self, InvalidSetting> {
+        settings.check()?;
+        if !(1..=10_000_000).contains(&capacity) {
+            return Err(InvalidSetting::new("capacity", "must be 1 to 10000000"));
+        }
+        let settings = std::sync::Arc::new(settings);
+        let overflow = Breaker::unprotected(settings.clone(), "(overflow)");
+        let map = Mutex::new(Map::new());
+        let shared = Shared { settings, capacity, hashes: RandomState::new(), map, overflow };
+        Ok(Self { shared: Arc::new(shared), key_of, label: None })
+    }
+
+    /// Names each breaker in events by its key, as the field `key`.
+    ///
+    /// It is called once for each breaker that is made. Keys come from requests: do not make a metric's
+    /// label of them.
+    #[must_use]
+    pub fn label(mut self, label: fn(&K) -> String) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// The breaker of that key, if there is one.
+    #[must_use]
+    pub fn get<Q>(&self, key: &Q) -> Option<Breaker>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.shared.hashes.hash_one(key);
+        lock(&self.shared.map).find(hash, |kept| kept.borrow() == key)
+    }
+
+    /// All breakers with their keys, in no order.
+    ///
+    /// A breaker that you have a handle to is not replaced: do not keep it for long.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<(K, Breaker)>
+    where
+        K: Clone,
+    {
+        let map = lock(&self.shared.map);
+        map.entries.iter().map(|entry| (entry.key.clone(), entry.breaker.clone())).collect()
+    }
+
+    /// What became of all calls, whatever their key: also of those whose breaker was replaced, and of those
+    /// that found no place.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let map = lock(&self.shared.map);
+        let mut sum = map.gone;
+        sum += self.shared.overflow.stats();
+        for entry in &map.entries {
+            sum += entry.breaker.stats();
+        }
+        sum
+    }
+
+    /// The breaker of those that find no place.
+    #[must_use]
+    pub fn overflow(&self) -> &Breaker {
+        &self.shared.overflow
+    }
+
+    /// How many breakers there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        lock(&self.shared.map).entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there can be.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity
+    }
+
+    /// The settings that they are made with.
+    #[must_use]
+    pub fn settings(&self) -> &BreakerSettings {
+        &self.shared.settings
+    }
+
+    fn find_or_make<Req: ?Sized>(&self, request: &Req) -> Breaker
+    where
+        F: KeyOf<Req, Key = K>,
+    {
+        let mut state = self.shared.hashes.build_hasher();
+        self.key_of.hash(request, &mut state);
+        let hash = state.finish();
+        let is_it = |key: &K| self.key_of.matches(request, key);
+        if let Some(breaker) = lock(&self.shared.map).find(hash, is_it) {
+            return breaker;
+        }
+
+        // Made without the lock, which others may want meanwhile.
+        let key = self.key_of.key(request);
+        let label = self.label.map(|label| label(&key).into_boxed_str());
+        let breaker = Breaker::unchecked(self.shared.settings.clone(), label);
+        let now = edge::now();
+        let (breaker, _dropped_unlocked) = {
+            let mut map = lock(&self.shared.map);
+            if let Some(breaker) = map.find(hash, is_it) {
+                // Somebody was faster.
+                return breaker;
+            }
+            if map.entries.len() < self.shared.capacity {
+                map.push(key, breaker.clone(), hash);
+                (breaker, None)
+            } else if let Some(place) = map.place(now) {
+                let old = map.replace(place, key, breaker.clone(), hash);
+                (breaker, Some(old))
+            } else {
+                (self.shared.overflow.clone(), None)
+            }
+        };
+        breaker
+    }
+}
+
+impl<Req: ?Sized, K, F> Select<Req> for Breakers<K, F>
+where
+    F: KeyOf<Req, Key = K>,
+{
+    fn select(&self, request: &Req) -> Breaker {
+        self.find_or_make(request)
+    }
+}
+
+impl<K, F: Clone> Clone for Breakers<K, F> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), key_of: self.key_of.clone(), label: self.label }
+    }
+}
+
+impl<K, F> fmt::Debug for Breakers<K, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breakers")
+            .field("len", &self.len())
+            .field("capacity", &self.shared.capacity)
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Map ===
+
+impl<K> Map<K> {
+    fn new() -> Self {
+        let (heads, entries) = Default::default();
+        Self { heads, entries, tick: 0, hand: 0, gone: Stats::default() }
+    }
+
+    fn find(&mut self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Breaker> {
+        self.tick += 1;
+        let mut next = self.heads.get(&hash).copied();
+        while let Some(at) = next {
+            let entry = &mut self.entries[at as usize];
+            if is_it(&entry.key) {
+                entry.used = self.tick;
+                return Some(entry.breaker.clone());
+            }
+            next = entry.next;
+        }
+        None
+    }
+
+    fn push(&mut self, key: K, breaker: Breaker, hash: u64) {
+        let place = u32::try_from(self.entries.len()).expect("a capacity fits in 32 bits");
+        let next = self.heads.insert(hash, place);
+        self.entries.push(Entry { key, breaker, hash, next, used: self.tick });
+    }
+
+    /// The entry that a new one may take the place of.
+    fn place(&mut self, now: Instant) -> Option<u32> {
+        let mut oldest: Option<u32> = None;
+        let mut candidates = 0;
+        for _ in 0..self.entries.len().min(LOOKED_AT) {
+            self.hand = (self.hand + 1) % self.entries.len() as u32;
+            let entry = &self.entries[self.hand as usize];
+            if !entry.breaker.may_be_forgotten(now) {
+                continue;
+            }
+            if oldest.is_none_or(|oldest| entry.used < self.entries[oldest as usize].used) {
+                oldest = Some(self.hand);
+            }
+            candidates += 1;
+            if candidates == CANDIDATES {
+                break;
+            }
+        }
+        oldest
+    }
+
+    /// Gives its place to a new one.
+    fn replace(&mut self, place: u32, key: K, breaker: Breaker, hash: u64) -> Entry<K> {
+        self.unlink(place);
+        let next = self.heads.insert(hash, place);
+        let new = Entry { key, breaker, hash, next, used: self.tick };
+        let old = std::mem::replace(&mut self.entries[place as usize], new);
+        let mut stats = old.breaker.stats();
+        stats.window = Default::default();
+        self.gone += stats;
+        old
+    }
+
+    /// Takes an entry out of the chain of its hash.
+    fn unlink(&mut self, place: u32) {
+        let Entry { hash, next: after, .. } = self.entries[place as usize];
+        let mut before = None;
+        let mut at = self.heads[&hash];
+        while at != place {
+            before = Some(at);
+            at = self.entries[at as usize].next.expect("an entry is in the chain of its hash");
+        }
+        match (before, after) {
+            (Some(before), after) => self.entries[before as usize].next = after,
+            (None, Some(after)) => {
+                self.heads.insert(hash, after);
+            }
+            (None, None) => {
+                self.heads.remove(&hash);
+            }
+        }
+    }
+}
+
+// === impl AsItIs ===
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only whole hashes are hashed");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// What one entry takes beside its breaker.
+#[cfg(all(test, target_pointer_width = "64", not(buttress_loom)))]
+pub(crate) const fn entry_bytes<K>() -> usize {
+    size_of::<Entry<K>>()
+}

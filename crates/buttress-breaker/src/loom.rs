@@ -1,0 +1,144 @@
+//! Every interleaving of threads that share a breaker.
+//!
+//! The instants are fixed: loom runs each model many times, and it must do the same each time.
+
+use std::time::Duration;
+
+use buttress_core::edge;
+use loom::thread;
+use tokio::time::Instant;
+
+use crate::{
+    Breaker, BreakerSettings, State, Window,
+    machine::{End, Ticket},
+};
+
+/// Opens at the first failure, and is closed by so many probes.
+fn breaker(probes: u32) -> (Breaker, Instant) {
+    let settings = BreakerSettings::default()
+        .window(Window::calls(1))
+        .min_calls(1)
+        .consecutive(1)
+        .open_jitter(0.0)
+        .probes(probes);
+    (Breaker::new(settings).unwrap(), edge::now())
+}
+
+fn admit(breaker: &Breaker, now: Instant) -> Option<Ticket> {
+    breaker.with(|machine, settings| machine.admit(settings, now, || 0.5)).ok()
+}
+
+fn end(breaker: &Breaker, now: Instant, ticket: Ticket, end: End) {
+    breaker.with(|machine, settings| machine.end(settings, now, || 0.5, ticket, end));
+}
+
+fn state(breaker: &Breaker, now: Instant) -> State {
+    breaker.look(|machine, _| machine.state(now))
+}
+
+/// The breaker is open, and this is when its open time is over.
+fn opened(probes: u32) -> (Breaker, Instant) {
+    let (breaker, start) = breaker(probes);
+    let ticket = admit(&breaker, start).unwrap();
+    end(&breaker, start, ticket, End::Bad);
+    (breaker, start + Duration::from_secs(5))
+}
+
+// CBK-01
+#[test]
+fn however_many_ask_at_once_no_more_probes_are_let_through_than_may_be() {
+    for probes in [1, 2] {
+        loom::model(move || {
+            let (breaker, now) = opened(probes);
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let breaker = breaker.clone();
+                    thread::spawn(move || admit(&breaker, now))
+                })
+                .collect();
+            let mut admitted: Vec<_> = admit(&breaker, now).into_iter().collect();
+            admitted.extend(threads.into_iter().filter_map(|thread| thread.join().unwrap()));
+            assert_eq!(admitted.len(), probes as usize);
+            for ticket in admitted {
+                end(&breaker, now, ticket, End::Good);
+            }
+            assert_eq!(state(&breaker, now), State::Closed);
+        });
+    }
+}
+
+// CBK-02
+#[test]
+fn a_place_that_is_given_back_while_others_ask_is_not_lost() {
+    loom::model(|| {
+        let (breaker, now) = opened(1);
+        let probe = admit(&breaker, now).unwrap();
+        let dropping = {
+            let breaker = breaker.clone();
+            thread::spawn(move || end(&breaker, now, probe, End::Dropped))
+        };
+        let asking = {
+            let breaker = breaker.clone();
+            thread::spawn(move || match admit(&breaker, now) {
+                Some(ticket) => end(&breaker, now, ticket, End::Neutral),
+                None => assert_eq!(state(&breaker, now), State::HalfOpen),
+            })
+        };
+        dropping.join().unwrap();
+        asking.join().unwrap();
+        let ticket = admit(&breaker, now).expect("nothing is in flight");
+        end(&breaker, now, ticket, End::Good);
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        assert_eq!((state(&breaker, now), stats.in_flight()), (State::Closed, 0));
+    });
+}
+
+#[test]
+fn answers_that_race_with_the_trip_are_counted_once_each_and_open_it_once() {
+    loom::model(|| {
+        let (breaker, now) = breaker(1);
+        let tickets = [admit(&breaker, now).unwrap(), admit(&breaker, now).unwrap()];
+        let threads = tickets.map(|ticket| {
+            let breaker = breaker.clone();
+            thread::spawn(move || end(&breaker, now, ticket, End::Bad))
+        });
+        let third = admit(&breaker, now);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        if let Some(ticket) = third {
+            end(&breaker, now, ticket, End::Bad);
+        }
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        assert_eq!((stats.opened, stats.failure, stats.in_flight()), (1, 1, 0));
+        assert_eq!(stats.stale, stats.started - 1);
+        assert_eq!(state(&breaker, now), State::Open);
+    });
+}
+
+#[test]
+fn a_probe_that_ends_while_its_lease_does_has_one_say_or_none() {
+    loom::model(|| {
+        let (breaker, now) = opened(1);
+        let probe = admit(&breaker, now).unwrap();
+        let later = now + Duration::from_secs(5);
+        let ending = {
+            let breaker = breaker.clone();
+            thread::spawn(move || end(&breaker, later, probe, End::Bad))
+        };
+        let next = admit(&breaker, later);
+        ending.join().unwrap();
+        let stats = breaker.look(|machine, _| machine.stats(later));
+        match next {
+            // The lease ended first: its successor decides.
+            Some(ticket) if stats.expired == 1 => {
+                assert_eq!((state(&breaker, later), stats.stale), (State::HalfOpen, 1));
+                end(&breaker, later, ticket, End::Good);
+                assert_eq!(state(&breaker, later), State::Closed);
+            }
+            // It failed first.
+            None => assert_eq!((state(&breaker, later), stats.failure), (State::Open, 2)),
+            Some(_) => panic!("two probes at once: {stats:?}"),
+        }
+    });
+}

@@ -1,0 +1,28 @@
+use crate::Breaker;
+
+/// Which breaker a request asks.
+///
+/// A [`Breaker`] is asked by every request, [`Breakers`](crate::Breakers) choose by its key.
+pub trait Select<Req: ?Sized> {
+    /// The request's breaker.
+    fn select(&self, request: &Req) -> Breaker;
+
+    /// Whether every request would be refused now, whatever it is.
+    ///
+    /// If so, the service says that it is ready without asking the one beneath, and refuses the call that
+    /// follows: else callers would pile up before a callee that they are to spare. Where it depends on the
+    /// request, nobody knows before there is one.
+    fn refuses_all(&self) -> bool {
+        false
+    }
+}
+
+impl<Req: ?Sized> Select<Req> for Breaker {
+    fn select(&self, _: &Req) -> Breaker {
+        self.clone()
+    }
+
+    fn refuses_all(&self) -> bool {
+        self.refuses()
+    }
+}

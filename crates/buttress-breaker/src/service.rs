@@ -1,0 +1,110 @@
+use std::task::{Context, Poll, ready};
+
+use buttress_core::{BoxError, ErrorsAsFailures, Observe};
+use tower_service::Service;
+
+use crate::{
+    Admission, ResponseFuture, Select,
+    future::{OnUnwind, called, refused},
+};
+
+/// A service that asks a breaker before each call. See [`BreakerLayer`](crate::BreakerLayer).
+///
+/// It is ready when the inner service is, or when the breaker would refuse anyway. Refusals come from the
+/// future of `call`, never from `poll_ready`.
+#[derive(Debug)]
+pub struct BreakerService<S, B, O = ErrorsAsFailures> {
+    inner: S,
+    breaker: B,
+    observe: O,
+    readiness: Readiness,
+}
+
+/// What stands behind the last readiness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Readiness {
+    /// Nothing. Whoever calls now breaks the contract, and the inner service will say so.
+    #[default]
+    Unknown,
+    /// The inner service, which is ready for one call. It stays so if that call is refused.
+    Inner,
+    /// The breaker alone: the inner service was not asked, and must not be called.
+    Refusing,
+}
+
+// === impl BreakerService ===
+
+impl<S, B, O> BreakerService<S, B, O> {
+    pub(crate) const fn new(inner: S, breaker: B, observe: O) -> Self {
+        Self { inner, breaker, observe, readiness: Readiness::Unknown }
+    }
+
+    /// The breaker, or what selects it.
+    pub const fn breaker(&self) -> &B {
+        &self.breaker
+    }
+}
+
+impl<S, B, O, Req> Service<Req> for BreakerService<S, B, O>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    B: Select<Req>,
+    O: Observe<S::Response> + Clone,
+{
+    type Response = O::Response<Admission>;
+    type Error = BoxError;
+    type Future = ResponseFuture<S::Future, O>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // ## Unknown => Refusing
+        if self.breaker.refuses_all() {
+            // An inner service that is ready already is called if the breaker lets the call through after
+            // all.
+            if self.readiness == Readiness::Unknown {
+                self.readiness = Readiness::Refusing;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        // ## _ => Inner
+        // One that was ready is asked again: what it said may not hold any more, as when it has failed
+        // since. While it is pending a promise to refuse holds on, one to call it does not.
+        if self.readiness == Readiness::Inner {
+            self.readiness = Readiness::Unknown;
+        }
+        ready!(self.inner.poll_ready(cx)).map_err(Into::into)?;
+        self.readiness = Readiness::Inner;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let breaker = self.breaker.select(&request);
+        if self.readiness == Readiness::Refusing {
+            self.readiness = Readiness::Unknown;
+            // Even if it would be let through by now.
+            return refused(breaker.refuse(), self.observe.clone());
+        }
+        let mut permit = match breaker.enter() {
+            Ok(permit) => Some(permit),
+            Err(rejected) => return refused(rejected, self.observe.clone()),
+        };
+        self.readiness = Readiness::Unknown;
+        let observe = self.observe.clone();
+        let unwinding = OnUnwind::new(&mut permit);
+        let future = self.inner.call(request);
+        unwinding.disarm();
+        called(future, permit, observe)
+    }
+}
+
+impl<S, B, O> Clone for BreakerService<S, B, O>
+where
+    S: Clone,
+    B: Clone,
+    O: Clone,
+{
+    /// The clone has not been polled ready.
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.breaker.clone(), self.observe.clone())
+    }
+}

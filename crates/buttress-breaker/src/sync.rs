@@ -1,0 +1,14 @@
+//! What threads share, so that loom can take its place.
+
+#[cfg(buttress_loom)]
+pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+#[cfg(not(buttress_loom))]
+pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
+
+use std::sync::PoisonError;
+
+/// Locks, whoever panicked before. Nothing of a user's runs under these locks, so that what they guard is
+/// never half written.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
