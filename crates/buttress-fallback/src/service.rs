@@ -1,0 +1,41 @@
+use std::task::{Context, Poll};
+
+use buttress_core::{BoxError, Classify, ErrorsAsFailures, Mark};
+use tower_service::Service;
+
+use crate::{Answer, ByClass, ResponseFuture, When, layer::Policy};
+
+/// Answers where the inner service did not. See [`FallbackLayer`](crate::FallbackLayer).
+#[derive(Clone, Copy, Debug)]
+pub struct FallbackService<S, A, C = ErrorsAsFailures, W = ByClass> {
+    inner: S,
+    policy: Policy<A, C, W>,
+}
+
+impl<S, A, C, W> FallbackService<S, A, C, W> {
+    pub(crate) const fn new(inner: S, policy: Policy<A, C, W>) -> Self {
+        Self { inner, policy }
+    }
+}
+
+impl<S, Req, A, C, W> Service<Req> for FallbackService<S, A, C, W>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    A: Answer<Req, S::Response> + Clone,
+    C: Classify<S::Response> + Mark<S::Response> + Clone,
+    W: When<S::Response> + Clone,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, Req, A, C, W>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let kept = self.policy.answer.keep(&request);
+        ResponseFuture::new(self.inner.call(request), kept, self.policy.clone())
+    }
+}
