@@ -24,8 +24,8 @@ impl BulkheadLayer {
 impl<O> BulkheadLayer<O> {
     /// Holds the slot until `observe` says that the call has ended.
     ///
-    /// `AtEnd` of `buttress-http` moves it into the response's body, and gives it back when that has
-    /// ended or is dropped. Where bodies are long, as in downloads and streams, a slot that is given back
+    /// `AtEnd(WholeBody)` of `buttress-http` moves it into the response's body, and gives it back when
+    /// that has ended or is dropped. Where bodies are long, as in downloads and streams, a slot that is given back
     /// at the head bounds next to nothing.
     #[must_use]
     pub fn until<P>(self, observe: P) -> BulkheadLayer<P> {

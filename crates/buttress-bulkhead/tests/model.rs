@@ -130,7 +130,7 @@ proptest! {
                         (Poll::Ready(Ok(slot)), Some(nth)) => {
                             model.called.remove(nth);
                             slots.push(slot);
-                            asking.remove(at);
+                            drop(asking.remove(at));
                         }
                         (Poll::Pending, None) => {}
                         (poll, called) => {

@@ -103,6 +103,21 @@ async fn ready_and_idle_clones_leave_every_slot_free() {
     assert_eq!(called(&mut service, 101).await.await.unwrap(), 101);
 }
 
+// BLK-02: differential.
+#[tokio::test(start_paused = true)]
+async fn what_idle_clones_do_to_load_shed_over_concurrency_limit_they_do_not_do_here() {
+    let towers = ServiceBuilder::new().load_shed().concurrency_limit(10).service(probe());
+    let ours = BulkheadLayer::new(bulkhead(10, 0, MS)).layer(probe());
+    let mut idle: Vec<_> = (0..64).map(|_| (towers.clone(), ours.clone())).collect();
+    for (towers, ours) in &mut idle {
+        towers.ready().await.unwrap();
+        ours.ready().await.unwrap();
+    }
+    sleep(3600 * 1000 * MS).await;
+    assert!(towers.oneshot(1).await.is_err(), "nothing is in flight, and it refuses");
+    assert_eq!(ours.oneshot(1).await.unwrap(), 1);
+}
+
 // BLK-04
 #[tokio::test(start_paused = true)]
 async fn an_inner_service_that_is_busy_is_waited_for_and_not_taken_for_a_full_bulkhead() {
@@ -522,7 +537,7 @@ async fn the_deadline_of_the_call_ends_the_wait() {
 }
 
 /// A response with a body that holds what it was given.
-struct WithBody<P>(#[allow(dead_code, reason = "it is held, and that is all")] P);
+struct WithBody<P>(P);
 
 /// Holds the permit for as long as the response lives; errors are reported at once.
 #[derive(Clone)]
