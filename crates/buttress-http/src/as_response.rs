@@ -15,9 +15,18 @@ use tower_service::Service;
 
 use crate::{Refusal, refusal};
 
-/// Which errors are what responses: [`refusal`], unless another function is [set](
-/// RejectedAsResponseLayer::table).
-pub type Table = fn(&(dyn Error + 'static)) -> Option<Refusal>;
+/// Says what an error is as a response. Implemented by [`ByReason`] and by closures.
+pub trait Table {
+    /// The response, or `None` if the error is none that it knows: then it is an empty 500.
+    fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal>;
+}
+
+/// The table of [`refusal`].
+///
+/// (A named type, and not a pointer to that function: with one in it, a server's connection could not be
+/// spawned, as the compiler loses sight of the `'static` in its argument.)
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByReason;
 
 /// What an error is that the table does not know. It says nothing: errors name addresses, paths, and
 /// worse.
@@ -62,12 +71,12 @@ const FAILED: Refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "");
 /// # }
 /// ```
 #[derive(Clone, Copy)]
-pub struct RejectedAsResponseLayer<T = Table> {
+pub struct RejectedAsResponseLayer<T = ByReason> {
     table: T,
 }
 
 /// A service that cannot fail. See [`RejectedAsResponseLayer`].
-pub struct RejectedAsResponse<S, T = Table> {
+pub struct RejectedAsResponse<S, T = ByReason> {
     inner: S,
     table: T,
     /// What the inner service's error of readiness is as a response. It is not polled or called again.
@@ -77,7 +86,7 @@ pub struct RejectedAsResponse<S, T = Table> {
 pin_project! {
     /// The answer of [`RejectedAsResponse`].
     #[must_use = "futures do nothing unless polled"]
-    pub struct RejectedAsResponseFuture<F, T = Table> {
+    pub struct RejectedAsResponseFuture<F, T = ByReason> {
         #[pin]
         state: State<F, T>,
     }
@@ -91,9 +100,9 @@ pin_project! {
     }
 }
 
-fn answer(table: impl Fn(&(dyn Error + 'static)) -> Option<Refusal>, error: &BoxError) -> Refusal {
+fn answer(table: &impl Table, error: &BoxError) -> Refusal {
     let error: &(dyn Error + 'static) = &**error;
-    match table(error) {
+    match table.refusal(error) {
         Some(refusal) => {
             tracing::debug!(status = refusal.status().as_u16(), error, "request refused");
             refusal
@@ -105,13 +114,30 @@ fn answer(table: impl Fn(&(dyn Error + 'static)) -> Option<Refusal>, error: &Box
     }
 }
 
+// === impl Table ===
+
+impl Table for ByReason {
+    fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
+        refusal(error)
+    }
+}
+
+impl<F> Table for F
+where
+    F: Fn(&(dyn Error + 'static)) -> Option<Refusal>,
+{
+    fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
+        self(error)
+    }
+}
+
 // === impl RejectedAsResponseLayer ===
 
 impl RejectedAsResponseLayer {
     /// Answers by the table of [`refusal`].
     #[must_use]
     pub const fn new() -> Self {
-        Self { table: refusal }
+        Self { table: ByReason }
     }
 }
 
@@ -164,7 +190,7 @@ impl<S, T, Req, B> Service<Req> for RejectedAsResponse<S, T>
 where
     S: Service<Req, Response = Response<B>>,
     S::Error: Into<BoxError>,
-    T: Fn(&(dyn Error + 'static)) -> Option<Refusal> + Clone,
+    T: Table + Clone,
     B: From<Bytes>,
 {
     type Response = Response<B>;
@@ -211,7 +237,7 @@ impl<F, T, B, E> Future for RejectedAsResponseFuture<F, T>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
-    T: Fn(&(dyn Error + 'static)) -> Option<Refusal>,
+    T: Table,
     B: From<Bytes>,
 {
     type Output = Result<Response<B>, Infallible>;
@@ -220,7 +246,7 @@ where
         let refusal = match self.project().state.project() {
             StateProj::Called { answer: inner, table } => match ready!(inner.poll(cx)) {
                 Ok(response) => return Poll::Ready(Ok(response)),
-                Err(error) => answer(&*table, &error.into()),
+                Err(error) => answer(table, &error.into()),
             },
             StateProj::Dead { refusal } => *refusal,
         };

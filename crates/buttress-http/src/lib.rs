@@ -34,7 +34,9 @@ mod testing;
 #[cfg(feature = "hyper")]
 pub use self::hyper::{Hyper, HyperFuture, hyper};
 pub use self::{
-    as_response::{RejectedAsResponse, RejectedAsResponseFuture, RejectedAsResponseLayer, Table},
+    as_response::{
+        ByReason, RejectedAsResponse, RejectedAsResponseFuture, RejectedAsResponseLayer, Table,
+    },
     at_end::{AtEnd, ClassifyEnd, ReportBody, WholeBody},
     authority::{Authority, ByAuthority},
     body::Body,
