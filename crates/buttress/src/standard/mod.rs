@@ -1,0 +1,11 @@
+//! The six client patterns in their documented order.
+
+mod settings;
+mod stack;
+
+#[cfg(feature = "http")]
+pub use self::stack::{HttpService, HttpStandard};
+pub use self::{
+    settings::{StandardSettings, Warning},
+    stack::{Given, OneBreaker, PerKey, Scope, Standard, StandardBuilder, StandardService},
+};

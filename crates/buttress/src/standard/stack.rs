@@ -1,0 +1,387 @@
+use std::{fmt, marker::PhantomData, time::Duration};
+
+use buttress_breaker::{Breaker, BreakerLayer, BreakerService, BreakerSettings, Breakers};
+use buttress_bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, BulkheadSettings};
+use buttress_core::{CloneReplay, ErrorsAsFailures, InvalidSetting, KeyOf};
+use buttress_deadline::{
+    DeadlineLayer, DeadlineService, EntryLayer, EntryService, TimeoutLayer, TimeoutService,
+};
+use buttress_fallback::{Cause, FallbackLayer, FallbackService, NoFallback, Respond};
+use buttress_retry::{Budget, BudgetSettings, RetryLayer, RetryService, RetrySettings};
+use tower_layer::Layer;
+
+use super::{StandardSettings, Warning};
+
+#[cfg(feature = "http")]
+use buttress_http::{Authority, ByAuthority, HttpClass, HttpReplay};
+
+/// The six client patterns in their documented order, around any service.
+///
+/// A stack that is put together by hand has a hundred ways to be wrong that all compile: the layers in
+/// another order, an attempt that is longer than the whole, waits that no deadline has room for. This is
+/// one that is right, and its settings are checked as a whole before it is used.
+///
+/// It is a [`Layer`]: every service it makes shares its bulkhead, its breakers and its budget, and so do
+/// clones of it. [Order](crate#order) says what stands where, and why.
+///
+/// | setting | default |
+/// |---|---|
+/// | in flight, waiting | 1000, none |
+/// | total | 30 s |
+/// | attempts | 3 in all |
+/// | waits between them | 100 ms, doubling to 5 s, full jitter |
+/// | budget of repeats | a tenth of what succeeds |
+/// | `Retry-After` | obeyed to 60 s, and if the deadline has room |
+/// | what is repeated | what may happen twice; what was never sent |
+/// | breaker | opens at 50 % of at least 20 failed, or 80 % slow, in 10 s, for 5 s, doubling to 60 s |
+/// | a call is slow | after half of an attempt |
+/// | attempt | 10 s |
+/// | fallback | none |
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use buttress::Standard;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), buttress::BoxError> {
+/// let echo = service_fn(|n: u32| async move { Ok::<_, std::io::Error>(n) });
+/// let stack = Standard::generic().total(Duration::from_secs(5)).attempt(Duration::from_secs(1)).build()?;
+/// let mut service = stack.layer(echo);
+/// assert_eq!(service.ready().await?.call(7).await?, 7);
+/// assert_eq!(stack.breakers().stats().success, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Standard<C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFallback> {
+    settings: StandardSettings,
+    warnings: Vec<Warning>,
+    bulkhead: Bulkhead,
+    budget: Budget,
+    breakers: B,
+    classify: C,
+    fallback: FallbackLayer<A, C>,
+    retry: RetryLayer<C, R>,
+}
+
+/// Makes a [`Standard`]. Nothing is checked before [`build`](Self::build).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct StandardBuilder<C, R, K, A> {
+    settings: StandardSettings,
+    classify: C,
+    replay: R,
+    scope: K,
+    answer: A,
+}
+
+/// What a [`Standard`] makes of `S`. It has no closure and no box in it, so that a struct can hold it.
+pub type StandardService<S, C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFallback> =
+    FallbackService<
+        EntryService<
+            BulkheadService<
+                DeadlineService<RetryService<BreakerService<TimeoutService<S>, B, C>, C, R>>,
+            >,
+        >,
+        A,
+        C,
+    >;
+
+/// A [`Standard`] for HTTP, as [`Standard::http`] makes it.
+#[cfg(feature = "http")]
+pub type HttpStandard<R = HttpReplay, A = NoFallback> =
+    Standard<HttpClass, R, Breakers<Authority, ByAuthority>, A>;
+
+/// What an [`HttpStandard`] makes of `S`.
+#[cfg(feature = "http")]
+pub type HttpService<S, R = HttpReplay, A = NoFallback> =
+    StandardService<S, HttpClass, R, Breakers<Authority, ByAuthority>, A>;
+
+/// Which calls share a breaker.
+pub trait Scope {
+    /// The breaker, or the breakers.
+    type Breakers;
+
+    /// Makes them.
+    ///
+    /// # Errors
+    ///
+    /// The setting that cannot work.
+    fn breakers(self, settings: BreakerSettings) -> Result<Self::Breakers, InvalidSetting>;
+}
+
+/// All calls share one. See [`Scope`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneBreaker;
+
+/// Those calls share one that have the same key. See [`Scope`].
+#[derive(Debug)]
+pub struct PerKey<K, F> {
+    key_of: F,
+    _key: PhantomData<fn() -> K>,
+}
+
+/// The breakers exist already, and may be shared with other stacks. See [`Scope`].
+#[derive(Clone, Copy, Debug)]
+pub struct Given<B>(B);
+
+// === impl Standard ===
+
+impl Standard {
+    /// A stack for services of any kind: errors are failures, requests are cloned and may be sent twice, and
+    /// all calls share one breaker.
+    ///
+    /// Requests that must not be carried out twice take
+    /// [`replay`](StandardBuilder::replay)`(`[`NoReplay`](crate::NoReplay)`)`, or a
+    /// [`Replay`](crate::Replay) of their own.
+    pub fn generic() -> StandardBuilder<ErrorsAsFailures, CloneReplay, OneBreaker, NoFallback> {
+        StandardBuilder::new(ErrorsAsFailures, CloneReplay, OneBreaker)
+    }
+
+    /// A stack for HTTP clients: statuses are classified, only what may happen twice is repeated,
+    /// `Retry-After` is obeyed, and each authority has a breaker of its own.
+    ///
+    /// The request's body is [`Clone`], as `Full<Bytes>` is; for one that streams there is
+    /// [`HttpReplay::record`]. The client stands in an adapter, as in [`hyper`](crate::http::hyper).
+    #[cfg(feature = "http")]
+    pub fn http()
+    -> StandardBuilder<HttpClass, HttpReplay, PerKey<Authority, ByAuthority>, NoFallback> {
+        StandardBuilder::new(HttpClass, HttpReplay, PerKey::new(ByAuthority))
+    }
+}
+
+impl<C, R, B, A> Standard<C, R, B, A> {
+    /// The settings that it was made of.
+    pub const fn settings(&self) -> &StandardSettings {
+        &self.settings
+    }
+
+    /// What works, but hardly as it was meant. Log them.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// The bulkhead that all its services share.
+    pub const fn bulkhead(&self) -> &Bulkhead {
+        &self.bulkhead
+    }
+
+    /// The budget of repeats that all its services share.
+    pub const fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// The breaker or the breakers that all its services share.
+    pub const fn breakers(&self) -> &B {
+        &self.breakers
+    }
+}
+
+impl<S, C, R, B, A> Layer<S> for Standard<C, R, B, A>
+where
+    C: Clone,
+    R: Clone,
+    B: Clone,
+    A: Clone,
+{
+    type Service = StandardService<S, C, R, B, A>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let StandardSettings { total, attempt, .. } = self.settings;
+        let service = TimeoutLayer::new(attempt).layer(inner);
+        let service =
+            BreakerLayer::new(self.breakers.clone()).classify(self.classify.clone()).layer(service);
+        let service = self.retry.layer(service);
+        let service = DeadlineLayer::new(total).layer(service);
+        let service = BulkheadLayer::new(self.bulkhead.clone()).layer(service);
+        // The wait in the bulkhead's queue counts.
+        let service = EntryLayer::new(total).layer(service);
+        self.fallback.layer(service)
+    }
+}
+
+impl<C, R, B: fmt::Debug, A> fmt::Debug for Standard<C, R, B, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Standard")
+            .field("settings", &self.settings)
+            .field("bulkhead", &self.bulkhead)
+            .field("budget", &self.budget)
+            .field("breakers", &self.breakers)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl StandardBuilder ===
+
+impl<C, R, K> StandardBuilder<C, R, K, NoFallback> {
+    fn new(classify: C, replay: R, scope: K) -> Self {
+        let settings = StandardSettings::default();
+        Self { settings, classify, replay, scope, answer: NoFallback }
+    }
+}
+
+impl<C, R, K, A> StandardBuilder<C, R, K, A> {
+    /// All settings at once, as from a file.
+    pub fn settings(mut self, settings: StandardSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// How long an answer is worth having, from the moment on that it is asked for.
+    pub const fn total(mut self, total: Duration) -> Self {
+        self.settings.total = total;
+        self
+    }
+
+    /// How long one attempt may take.
+    pub const fn attempt(mut self, attempt: Duration) -> Self {
+        self.settings.attempt = attempt;
+        self
+    }
+
+    /// How often a request may be sent in all.
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.settings.retry.attempts = attempts;
+        self
+    }
+
+    /// How many requests may be in flight, and how many may wait for that.
+    pub fn bulkhead(mut self, bulkhead: BulkheadSettings) -> Self {
+        self.settings.bulkhead = bulkhead;
+        self
+    }
+
+    /// When a request is sent again.
+    pub fn retry(mut self, retry: RetrySettings) -> Self {
+        self.settings.retry = retry;
+        self
+    }
+
+    /// How much all requests together may repeat.
+    pub fn budget(mut self, budget: BudgetSettings) -> Self {
+        self.settings.budget = budget;
+        self
+    }
+
+    /// When a callee is spared.
+    pub fn breaker(mut self, breaker: BreakerSettings) -> Self {
+        self.settings.breaker = breaker;
+        self
+    }
+
+    /// What an answer or an error says, for the retry, the breaker and the fallback.
+    pub fn classify<C2>(self, classify: C2) -> StandardBuilder<C2, R, K, A> {
+        let Self { settings, replay, scope, answer, .. } = self;
+        StandardBuilder { settings, classify, replay, scope, answer }
+    }
+
+    /// What is sent again, and whether it may be.
+    pub fn replay<R2>(self, replay: R2) -> StandardBuilder<C, R2, K, A> {
+        let Self { settings, classify, scope, answer, .. } = self;
+        StandardBuilder { settings, classify, replay, scope, answer }
+    }
+
+    /// A breaker for each key, as in `.breaker_by(|request: &Request| request.tenant)`.
+    pub fn breaker_by<Req, Key, F>(self, key_of: F) -> StandardBuilder<C, R, PerKey<Key, F>, A>
+    where
+        F: KeyOf<Req, Key = Key>,
+    {
+        self.scope(PerKey::new(key_of))
+    }
+
+    /// A breaker, or breakers, that exist already. The breaker's settings are not used then.
+    pub fn breakers<B>(self, breakers: B) -> StandardBuilder<C, R, Given<B>, A> {
+        self.scope(Given(breakers))
+    }
+
+    fn scope<K2>(self, scope: K2) -> StandardBuilder<C, R, K2, A> {
+        let Self { settings, classify, replay, answer, .. } = self;
+        StandardBuilder { settings, classify, replay, scope, answer }
+    }
+
+    /// The answer for when there is none: a function of the cause.
+    ///
+    /// For fallbacks of other kinds, leave this out and put a `FallbackLayer` above the stack.
+    pub fn fallback<Res, F>(self, respond: F) -> StandardBuilder<C, R, K, Respond<F>>
+    where
+        F: Fn(&Cause<Res>) -> Res,
+    {
+        let Self { settings, classify, replay, scope, .. } = self;
+        StandardBuilder { settings, classify, replay, scope, answer: Respond::new(respond) }
+    }
+
+    /// Checks all settings, alone and against each other, and makes the stack.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot work, and what it must be.
+    pub fn build(self) -> Result<Standard<C, R, K::Breakers, A>, InvalidSetting>
+    where
+        C: Clone,
+        K: Scope,
+    {
+        let Self { settings, classify, replay, scope, answer } = self;
+        let warnings = settings.check()?;
+        let budget = within("budget", Budget::new(settings.budget.clone()))?;
+        let retry = within("retry", RetryLayer::from_settings(&settings.retry, budget.clone()))?
+            .classify(classify.clone())
+            .replay(replay);
+        Ok(Standard {
+            warnings,
+            bulkhead: within("bulkhead", Bulkhead::new(settings.bulkhead.clone()))?,
+            budget,
+            breakers: within("breaker", scope.breakers(settings.breaker()))?,
+            fallback: FallbackLayer::new(answer).classify(classify.clone()),
+            retry,
+            settings,
+            classify,
+        })
+    }
+}
+
+/// Names the group that a setting belongs to.
+fn within<T>(group: &str, made: Result<T, InvalidSetting>) -> Result<T, InvalidSetting> {
+    made.map_err(|error| error.within(group))
+}
+
+// === impl Scope ===
+
+impl Scope for OneBreaker {
+    type Breakers = Breaker;
+
+    fn breakers(self, settings: BreakerSettings) -> Result<Breaker, InvalidSetting> {
+        Breaker::new(settings)
+    }
+}
+
+impl<K, F> Scope for PerKey<K, F> {
+    type Breakers = Breakers<K, F>;
+
+    fn breakers(self, settings: BreakerSettings) -> Result<Self::Breakers, InvalidSetting> {
+        Breakers::new(settings, self.key_of)
+    }
+}
+
+impl<K, F> PerKey<K, F> {
+    const fn new(key_of: F) -> Self {
+        Self { key_of, _key: PhantomData }
+    }
+}
+
+impl<K, F: Clone> Clone for PerKey<K, F> {
+    fn clone(&self) -> Self {
+        Self::new(self.key_of.clone())
+    }
+}
+
+impl<B> Scope for Given<B> {
+    type Breakers = B;
+
+    fn breakers(self, _: BreakerSettings) -> Result<B, InvalidSetting> {
+        Ok(self.0)
+    }
+}

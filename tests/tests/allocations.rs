@@ -1,0 +1,80 @@
+//! What succeeds costs no heap.
+//!
+//! Counted by an allocator of this test binary's own, around a whole call: readiness, `call`, polls, and
+//! the drop of all that it used. The inner service answers at once; its requests are `u64`, whose clone is
+//! free.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use allocation_counter::measure;
+use buttress::{
+    Backoff, Breaker, BreakerLayer, Budget, Bulkhead, BulkheadLayer, Cause, DeadlineLayer,
+    FallbackLayer, RetryLayer, Standard, TimeoutLayer,
+};
+use tower::{Layer, Service};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Answers at once.
+#[derive(Clone, Copy, Debug)]
+struct Echo;
+
+impl Service<u64> for Echo {
+    type Response = u64;
+    type Error = Infallible;
+    type Future = Ready<Result<u64, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: u64) -> Self::Future {
+        ready(Ok(request))
+    }
+}
+
+/// Allocations of one call, after two that warm up what is made once.
+fn allocations<L>(layer: &L) -> u64
+where
+    L: Layer<Echo, Service: Service<u64, Response = u64, Error: std::fmt::Debug>>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _in = runtime.enter();
+    let mut service = layer.layer(Echo);
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut call = || {
+        assert!(matches!(service.poll_ready(&mut cx), Poll::Ready(Ok(()))));
+        let call = pin!(service.call(7));
+        assert!(matches!(call.poll(&mut cx), Poll::Ready(Ok(7))));
+    };
+    call();
+    call();
+    measure(call).count_total
+}
+
+#[test]
+fn the_count_counts() {
+    assert_eq!(measure(|| drop(std::hint::black_box(Box::new(7)))).count_total, 1);
+}
+
+#[test]
+fn no_layer_allocates_where_the_call_succeeds() {
+    let counted = [
+        ("deadline", allocations(&DeadlineLayer::new(SECOND))),
+        ("timeout", allocations(&TimeoutLayer::new(SECOND))),
+        ("retry", allocations(&RetryLayer::new(Backoff::default(), Budget::default()))),
+        ("breaker", allocations(&BreakerLayer::new(Breaker::default()))),
+        ("bulkhead", allocations(&BulkheadLayer::new(Bulkhead::default()))),
+        ("fallback", allocations(&FallbackLayer::respond_with(|_: &Cause<u64>| 0))),
+        ("all six", allocations(&Standard::generic().build().unwrap())),
+    ];
+    for (layer, count) in counted {
+        assert_eq!(count, 0, "{layer}");
+    }
+}

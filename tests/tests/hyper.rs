@@ -1,0 +1,359 @@
+//! The standard stack around hyper-util's client, and its refusals on hyper's and axum's servers: real
+//! sockets on loopback, real errors.
+//!
+//! Nothing here asserts how long anything takes. What must come to pass is waited for.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buttress::{
+    BoxError, BudgetSettings, Bulkhead, BulkheadLayer, BulkheadSettings, Elapsed, HttpService,
+    HttpStandard, Limit, RetrySettings, Standard, find,
+    http::{RejectedAsResponseLayer, hyper},
+};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Method, Request, Response, StatusCode, header::HeaderName};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+
+type Hyper = Client<HttpConnector, Full<Bytes>>;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Counts how often the client beneath is called.
+#[derive(Clone)]
+struct Counted<S> {
+    inner: S,
+    calls: Arc<AtomicUsize>,
+}
+
+impl<S, Req> Service<Req> for Counted<S>
+where
+    S: Service<Req>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Req) -> S::Future {
+        self.calls.fetch_add(1, SeqCst);
+        self.inner.call(request)
+    }
+}
+
+/// A client with the standard stack; short waits, and as much budget as it wants.
+fn client(calls: &Arc<AtomicUsize>) -> HttpService<buttress::http::Hyper<Counted<Hyper>>> {
+    let inner = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build_http();
+    stack(ms(10_000)).layer(hyper(Counted { inner, calls: calls.clone() }))
+}
+
+fn stack(attempt: Duration) -> HttpStandard {
+    Standard::http()
+        .total(ms(60_000))
+        .attempt(attempt)
+        .retry(RetrySettings::default().base(ms(1)).cap(ms(2)))
+        .budget(BudgetSettings::default().reserve(1000))
+        .build()
+        .unwrap()
+}
+
+fn request(method: Method, addr: SocketAddr) -> Request<Full<Bytes>> {
+    let builder = Request::builder().method(method).uri(format!("http://{addr}/"));
+    builder.body(Full::from("hello")).unwrap()
+}
+
+/// Waits for what must come to pass.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..3_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(ms(10)).await;
+    }
+    panic!("it never came to pass that {what}");
+}
+
+/// Accepts on loopback, and counts the connections: in all, and those that are open.
+async fn serve<F>(
+    on_connection: impl Fn(TcpStream) -> F + Send + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (accepted, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (accepted.clone(), open.clone());
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            accepted.fetch_add(1, SeqCst);
+            open.fetch_add(1, SeqCst);
+            let (connection, open) = (on_connection(socket), open.clone());
+            tokio::spawn(async move {
+                connection.await;
+                open.fetch_sub(1, SeqCst);
+            });
+        }
+    });
+    (addr, counts.0, counts.1)
+}
+
+/// Reads one request as raw bytes: the head, and a body of five bytes.
+async fn read_request(socket: &mut TcpStream) -> Option<()> {
+    let mut read = Vec::new();
+    while !read.ends_with(b"hello") {
+        if socket.read_buf(&mut read).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(())
+}
+
+// RET-08
+#[tokio::test]
+async fn discarded_answers_give_their_connection_back() {
+    let (addr, accepted, _) = serve(|mut socket| async move {
+        let mut answered = 0;
+        while read_request(&mut socket).await.is_some() {
+            answered += 1;
+            let answer = if answered < 3 {
+                let chunk = format!("400\r\n{}\r\n0\r\n\r\n", "x".repeat(1024));
+                format!("HTTP/1.1 503 Busy\r\ntransfer-encoding: chunked\r\n\r\n{chunk}")
+            } else {
+                "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_owned()
+            };
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+    })
+    .await;
+    let calls = Arc::default();
+    let response = client(&calls).oneshot(request(Method::PUT, addr)).await.unwrap();
+    assert_eq!((response.status(), calls.load(SeqCst)), (StatusCode::OK, 3));
+    assert_eq!(accepted.load(SeqCst), 1);
+}
+
+// RET-11, HTP-01
+#[tokio::test]
+async fn what_may_have_been_carried_out_is_repeated_only_where_that_is_safe() {
+    // Reads the whole request, then closes: it may have been carried out.
+    let (reads_then_closes, ..) = serve(|mut socket| async move {
+        read_request(&mut socket).await;
+    })
+    .await;
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    let keyed = |mut request: Request<Full<Bytes>>| {
+        let key = HeaderName::from_static("idempotency-key");
+        request.headers_mut().insert(key, "k".parse().unwrap());
+        request
+    };
+    let table = [
+        ("GET, closed after the request", request(Method::GET, reads_then_closes), 3),
+        ("POST, closed after the request", request(Method::POST, reads_then_closes), 1),
+        (
+            "POST with a key, closed after the request",
+            keyed(request(Method::POST, reads_then_closes)),
+            3,
+        ),
+        ("POST, connection refused", request(Method::POST, nobody), 3),
+    ];
+    for (what, request, attempts) in table {
+        let calls = Arc::default();
+        client(&calls).oneshot(request).await.expect_err(what);
+        assert_eq!(calls.load(SeqCst), attempts, "{what}");
+    }
+}
+
+// TMO-07
+#[tokio::test]
+async fn a_call_that_timed_out_leaves_no_socket_open() {
+    let (addr, accepted, open) = serve(|mut socket| async move {
+        let mut sink = Vec::new();
+        let _ = socket.read_to_end(&mut sink).await;
+    })
+    .await;
+    let inner: Hyper = Client::builder(TokioExecutor::new()).build_http();
+    let stack = Standard::http().total(ms(50)).attempt(ms(50)).attempts(1).build().unwrap();
+    let client = stack.layer(hyper(inner));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        calls.spawn(client.clone().oneshot(request(Method::POST, addr)));
+    }
+    while let Some(result) = calls.join_next().await {
+        result.unwrap().expect_err("nobody answers");
+    }
+    assert!(accepted.load(SeqCst) > 0);
+    until("all sockets are closed", || open.load(SeqCst) == 0).await;
+}
+
+/// Counts the requests that a server works on.
+struct Working(Arc<AtomicUsize>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+// TMO-07
+#[tokio::test]
+async fn a_call_that_timed_out_resets_its_stream() {
+    let working = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::new(AtomicUsize::new(0));
+    let (counts, total) = (working.clone(), seen.clone());
+    let (addr, accepted, _) = serve(move |socket| {
+        let (counts, total) = (counts.clone(), total.clone());
+        async move {
+            let handler = hyper::service::service_fn(move |_| {
+                counts.fetch_add(1, SeqCst);
+                total.fetch_add(1, SeqCst);
+                let working = Working(counts.clone());
+                async move {
+                    let _working = working;
+                    std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+                }
+            });
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let _ = server.serve_connection(TokioIo::new(socket), handler).await;
+        }
+    })
+    .await;
+    let inner: Hyper = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let stack = Standard::http().total(ms(300)).attempt(ms(300)).attempts(1).build().unwrap();
+    let client = stack.layer(hyper(inner));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        calls.spawn(client.clone().oneshot(request(Method::POST, addr)));
+    }
+    while let Some(result) = calls.join_next().await {
+        let error = result.unwrap().expect_err("nobody answers");
+        assert_eq!(find::<Elapsed>(&*error).map(Elapsed::which), Some(Limit::Total), "{error}");
+    }
+    assert!(seen.load(SeqCst) > 0 && accepted.load(SeqCst) == 1);
+    until("the server works on nothing", || working.load(SeqCst) == 0).await;
+}
+
+/// Waits for a bell before it answers, and tells how many wait at most.
+#[derive(Clone, Default)]
+struct Handler {
+    bell: Arc<Notify>,
+    inside: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Handler {
+    async fn handle(self) -> &'static str {
+        let inside = self.inside.fetch_add(1, SeqCst) + 1;
+        let _inside = Working(self.inside.clone());
+        self.most.fetch_max(inside, SeqCst);
+        self.bell.notified().await;
+        "done"
+    }
+}
+
+// BLK-12
+#[tokio::test]
+async fn a_server_that_refuses_keeps_its_connections() {
+    let handler = Handler::default();
+    let bulkhead = Bulkhead::new(BulkheadSettings::new(1)).unwrap();
+    let layers = ServiceBuilder::new()
+        .layer(RejectedAsResponseLayer::new())
+        .layer(BulkheadLayer::new(bulkhead.clone()));
+    let inner = handler.clone();
+    let service = layers.service(service_fn(move |_: Request<hyper::body::Incoming>| {
+        let inner = inner.clone();
+        async move { Ok::<_, BoxError>(Response::new(Full::<Bytes>::from(inner.handle().await))) }
+    }));
+    let (addr, accepted, _) = serve(move |socket| {
+        let service = hyper_util::service::TowerToHyperService::new(service.clone());
+        let server = hyper::server::conn::http1::Builder::new();
+        // No async block: in one, the compiler forgets that boxed errors live for ever.
+        server.serve_connection(TokioIo::new(socket), service).map(drop)
+    })
+    .await;
+
+    let one: Hyper = Client::builder(TokioExecutor::new()).build_http();
+    let running = tokio::spawn(one.request(request(Method::GET, addr)));
+    until("the first request is handled", || bulkhead.in_flight() == 1).await;
+
+    let two: Hyper = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build_http();
+    for _ in 0..100 {
+        let refused = two.request(request(Method::GET, addr)).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        refused.into_body().collect().await.unwrap();
+    }
+    handler.bell.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
+    handler.bell.notify_one();
+    let served = two.request(request(Method::GET, addr)).await.unwrap();
+    assert_eq!((served.status(), accepted.load(SeqCst)), (StatusCode::OK, 2));
+}
+
+// BLK-01
+#[tokio::test]
+async fn routes_and_connections_of_an_axum_server_share_one_bulkhead() {
+    let handler = Handler::default();
+    let bulkhead = Bulkhead::new(BulkheadSettings::new(5)).unwrap();
+    let layers = ServiceBuilder::new()
+        .layer(RejectedAsResponseLayer::new())
+        .layer(BulkheadLayer::new(bulkhead.clone()));
+    let route = |handler: Handler| axum::routing::get(move || handler.handle());
+    let app = axum::Router::new()
+        .route("/a", route(handler.clone()).layer(layers.clone()))
+        .route("/b", route(handler.clone()))
+        .route_layer(tower::layer::util::Identity::new())
+        .layer(tower::layer::util::Identity::new());
+    let app = app.merge(axum::Router::new().route("/c", route(handler.clone())).layer(layers));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 0..50 {
+        // A client each, so that each has a connection of its own.
+        let client: Hyper = Client::builder(TokioExecutor::new()).build_http();
+        let path = if n % 2 == 0 { "a" } else { "c" };
+        let request = Request::get(format!("http://{addr}/{path}")).body(Full::default()).unwrap();
+        calls.spawn(async move { client.request(request).await.unwrap().status() });
+    }
+    let mut refused = 0;
+    while refused < 45 {
+        assert_eq!(calls.join_next().await.unwrap().unwrap(), StatusCode::SERVICE_UNAVAILABLE);
+        refused += 1;
+    }
+    assert_eq!((handler.most.load(SeqCst), bulkhead.in_flight()), (5, 5));
+    until("all are answered", || {
+        handler.bell.notify_waiters();
+        bulkhead.in_flight() == 0
+    })
+    .await;
+    while let Some(status) = calls.join_next().await {
+        assert_eq!(status.unwrap(), StatusCode::OK);
+    }
+}
