@@ -149,6 +149,36 @@ fn a_map_has_room_for_at_least_one() {
     assert_eq!(Breakers::<u32, _>::new(ours(), |key: &u32| *key).unwrap().capacity(), 10_000);
 }
 
+// CBK-10
+#[test]
+fn the_documented_defaults_are_those_of_the_code() {
+    let defaults = ours();
+    let Window::Time(window) = defaults.window else { panic!("a time window") };
+    let off = |none: bool| if none { "off" } else { "on" }.to_owned();
+    let seconds = |time: Duration| format!("{} s", time.as_secs());
+    let rows = [
+        ("window", seconds(window)),
+        ("min_calls", defaults.min_calls.to_string()),
+        ("failure_rate", defaults.failure_rate.to_string()),
+        ("slow_call", off(defaults.slow_call.is_none())),
+        ("slow_rate", defaults.slow_rate.to_string()),
+        ("consecutive", off(defaults.consecutive.is_none())),
+        ("open", seconds(defaults.open)),
+        ("open_max", seconds(defaults.open_max)),
+        ("open_jitter", defaults.open_jitter.to_string()),
+        ("probes", defaults.probes.to_string()),
+        ("throttled_is_failure", if defaults.throttled_is_failure { "yes" } else { "no" }.into()),
+    ];
+    let root = env!("CARGO_MANIFEST_DIR");
+    for file in ["src/settings.rs", "../../docs/breaker.md"] {
+        let text = std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+        for (setting, value) in &rows {
+            let row = format!("| `{setting}` | {value} |");
+            assert!(text.contains(&row), "{file} does not say: {row}");
+        }
+    }
+}
+
 #[cfg(feature = "serde")]
 mod from_files {
     use super::*;

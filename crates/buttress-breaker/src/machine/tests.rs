@@ -147,6 +147,33 @@ fn the_count_window_is_the_last_n_and_forgets_the_rest() {
     }
 }
 
+#[test]
+fn a_callee_that_hangs_is_cut_off_after_half_of_window_and_attempt_together() {
+    for attempt in [Duration::ZERO, 4 * SECOND, 9 * SECOND] {
+        let mut rig = Rig::new(timed(10 * SECOND, 20));
+        for _ in 0..2_000 {
+            rig.call(End::Good);
+            rig.pass(10 * MS);
+        }
+        // From now on every call hangs, until the attempt's limit fails it.
+        let hung_at = rig.now;
+        let mut hanging = std::collections::VecDeque::new();
+        while rig.state() == State::Closed {
+            hanging.push_back((rig.now + attempt, rig.admit()));
+            rig.pass(10 * MS);
+            while let Some((until, ticket)) = hanging.front().copied()
+                && until <= rig.now
+            {
+                rig.end(ticket, End::Bad);
+                hanging.pop_front();
+            }
+        }
+        let (took, half) = (rig.now - hung_at, (10 * SECOND + attempt) / 2);
+        // The window is between nine and ten tenths of what it is called.
+        assert!((half - SECOND / 2..=half + 20 * MS).contains(&took), "{attempt:?}: {took:?}");
+    }
+}
+
 // CBK-10
 #[test]
 fn it_is_judged_at_each_outcome_once_there_are_enough() {
