@@ -1,0 +1,85 @@
+//! Every interleaving of three threads with three operations each.
+
+use loom::{sync::Arc, thread};
+
+use super::{BudgetSettings, bucket::Bucket, machine::TOKEN};
+
+/// All that three threads can do to one another in so many forced switches; without a bound the models do
+/// not end in reasonable time.
+const SWITCHES: usize = 3;
+
+#[derive(Clone, Copy)]
+enum Op {
+    Deposit,
+    Withdraw,
+    Refund,
+}
+use Op::{Deposit, Refund, Withdraw};
+
+/// Runs the three scripts at once, in all ways, and tells what was granted and what is left.
+fn model(
+    settings: BudgetSettings,
+    scripts: [[(Op, u32); 3]; 3],
+    check: fn(granted: u32, left: u32),
+) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(SWITCHES);
+    model.check(move || {
+        let bucket = Arc::new(Bucket::new(settings.rules().unwrap(), 0));
+        let run = |script: [(Op, u32); 3]| {
+            let bucket = bucket.clone();
+            move || {
+                let mut granted = 0;
+                for (op, now) in script {
+                    match op {
+                        Deposit => bucket.deposit(now),
+                        Withdraw => granted += u32::from(bucket.withdraw(now)),
+                        Refund => bucket.refund(now),
+                    }
+                }
+                granted
+            }
+        };
+        let [first, second, own] = scripts;
+        let others = [first, second].map(|script| thread::spawn(run(script)));
+        let own = run(own)();
+        let granted = others.into_iter().map(|other| other.join().unwrap()).sum::<u32>() + own;
+        check(granted, bucket.balance(0));
+    });
+}
+
+#[test]
+fn three_threads_take_no_more_than_there_is() {
+    let settings = BudgetSettings::default().reserve(5).refill(0.0);
+    model(settings, [[(Withdraw, 0); 3]; 3], |granted, left| {
+        assert_eq!((granted, left), (5, 0));
+    });
+}
+
+#[test]
+fn three_threads_lose_no_success() {
+    let settings = BudgetSettings::default().ratio(0.5).reserve(0).refill(0.0);
+    model(settings, [[(Deposit, 0); 3]; 3], |_, left| assert_eq!(left, 9 * TOKEN / 2));
+}
+
+#[test]
+fn what_is_paid_in_and_given_back_meanwhile_is_granted_or_still_there() {
+    let settings = BudgetSettings::default().ratio(0.5).reserve(1).refill(0.0);
+    let mixed = [Deposit, Withdraw, Deposit].map(|op| (op, 0));
+    let takes = [Withdraw, Refund, Withdraw].map(|op| (op, 0));
+    model(settings, [mixed, takes, mixed], |granted, left| {
+        assert_eq!(granted * TOKEN + left, 4 * TOKEN, "1 in reserve, 2 earned, 1 given back");
+    });
+}
+
+#[test]
+fn a_tick_that_threads_see_at_different_times_is_refilled_once() {
+    // A token a tick, up to four.
+    let settings = BudgetSettings::default().ratio(0.0).reserve(4).refill(6.4);
+    let late = [(Withdraw, 0), (Withdraw, 1), (Withdraw, 1)];
+    let early = [(Withdraw, 1), (Withdraw, 0), (Withdraw, 1)];
+    model(settings, [late, early, late], |granted, left| {
+        assert!((4..=5).contains(&granted), "{granted} of 4 and one refill");
+        assert!(left <= TOKEN);
+    });
+}
