@@ -147,10 +147,12 @@ impl Breaker {
         self.rejected(refused)
     }
 
-    /// Whether a call that asks now would be refused.
+    /// Whether a call that asks now would be refused. Reads no clock while it is closed: each service asks
+    /// before each call.
     pub(crate) fn refuses(&self) -> bool {
-        let now = edge::now();
-        self.look(|machine, settings| machine.refuses(settings, now))
+        self.look(|machine, settings| {
+            !machine.is_closed() && machine.refuses(settings, edge::now())
+        })
     }
 
     /// The state now.

@@ -196,7 +196,7 @@ impl Machine {
         now: Instant,
         unit: impl Fn() -> f64,
     ) -> Result<Kind, Refused> {
-        if !matches!(self.phase, Phase::Closed) {
+        if !self.is_closed() {
             self.asked = self.asked.max(now);
         }
         loop {
@@ -235,6 +235,11 @@ impl Machine {
             Phase::Closed | Phase::HalfOpen(_) => None,
         };
         Refused { retry_in }
+    }
+
+    /// Whether every call is let through, whatever the time.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
     }
 
     /// Whether a call that asks at `now` would be refused.

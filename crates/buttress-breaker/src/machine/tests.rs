@@ -656,6 +656,21 @@ fn a_jump_of_a_year_empties_the_window_and_ends_the_open_time() {
     rig.admit();
 }
 
+#[test]
+fn it_is_in_a_state_since_it_came_into_it_and_not_since_somebody_confirmed_it() {
+    let mut rig = Rig::new(plain());
+    let since = rig.now;
+    rig.pass(SECOND);
+    rig.machine.reset(rig.now);
+    rig.machine.force_closed(rig.now);
+    assert_eq!(rig.machine.since(rig.now), since);
+    rig.machine.force_open(rig.now);
+    let since = rig.now;
+    rig.pass(SECOND);
+    rig.machine.force_open(rig.now);
+    assert_eq!((rig.machine.since(rig.now), rig.stats().opened), (since, 1));
+}
+
 // === What may be forgotten ===
 
 #[test]
@@ -671,6 +686,8 @@ fn only_what_nobody_needs_may_be_forgotten() {
     assert!(!forgotten(&rig), "half-open, and nobody has asked yet");
     rig.call(End::Neutral);
     assert!(!forgotten(&rig), "half-open");
+    rig.pass(300 * SECOND);
+    rig.call(End::Neutral);
     rig.pass(600 * SECOND - Duration::from_nanos(1));
     assert!(!forgotten(&rig));
     rig.pass(Duration::from_nanos(1));
