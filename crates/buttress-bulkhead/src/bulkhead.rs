@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::{
     Acquire, BulkheadSettings, NAME, Slot,
     acquire::Place,
-    counts::Counts,
+    counts::{Counts, Take},
     machine::{Queue, Ticket, Why},
     settings::check_limit,
     sync::{Arc, AtomicU64, Mutex, MutexGuard},
@@ -137,10 +137,12 @@ impl Bulkhead {
     ///
     /// [`Rejected`] for [`BulkheadFull`](Reason::BulkheadFull).
     pub fn try_acquire(&self) -> Result<Slot, Rejected> {
-        if self.shared.counts.take() {
-            return Ok(Slot::new(self.clone()));
-        }
-        Err(Rejected::new(self.shared.refuse(), NAME))
+        let taken = match self.shared.counts.take() {
+            Take::Taken => true,
+            Take::Full => false,
+            Take::NotMine => self.shared.take_after_queue(),
+        };
+        if taken { Ok(Slot::new(self.clone())) } else { Err(self.shared.refuse()) }
     }
 
     /// A slot, or a place in the queue, or a refusal: which of them is decided in this call, and not
@@ -169,12 +171,10 @@ impl Bulkhead {
 
     #[inline]
     pub(crate) fn decide(&self) -> Decision {
-        if self.shared.counts.take() {
-            Decision::Admit(Slot::new(self.clone()))
-        } else if self.shared.has_queue {
-            self.queue_up()
-        } else {
-            Decision::Refuse(self.shared.refuse())
+        match self.shared.counts.take() {
+            Take::Taken => Decision::Admit(Slot::new(self.clone())),
+            Take::Full | Take::NotMine if self.shared.has_queue => self.queue_up(),
+            Take::Full | Take::NotMine => Decision::Refuse(self.shared.refuse().reason()),
         }
     }
 
@@ -184,7 +184,7 @@ impl Bulkhead {
             Joined::Called => Decision::Admit(Slot::new(self.clone())),
             Joined::Waiting(ticket) => Place::new(self.clone(), ticket, self.shared.max_wait)
                 .map_or_else(Decision::Refuse, Decision::Wait),
-            Joined::NoPlace => Decision::Refuse(self.shared.refuse()),
+            Joined::NoPlace => Decision::Refuse(self.shared.refuse().reason()),
         }
     }
 
@@ -321,17 +321,42 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a slot or a place, and neither only if at one instant there was neither.
     fn join(&self) -> Joined {
-        let mut queue = self.lock();
-        if queue.is_empty() {
-            self.counts.somebody_waits();
-            // A slot may have come back before that was known. Nobody will call us for it.
-            if self.counts.take_for_waiter() {
-                self.counts.nobody_waits();
-                return Joined::Called;
+        loop {
+            // Whoever has given a slot back may not have come to call those who wait.
+            self.call_waiting();
+            let mut queue = self.lock();
+            if queue.is_empty() {
+                self.counts.somebody_waits();
+                // A slot may have come back before that was known. Nobody will call us for it.
+                if self.counts.take_for_first() {
+                    self.counts.nobody_waits();
+                    return Joined::Called;
+                }
+            }
+            if let Some(ticket) = queue.join(None) {
+                return Joined::Waiting(ticket);
+            }
+            if !self.counts.has_room(self.counts.snapshot()) {
+                return Joined::NoPlace;
             }
         }
-        queue.join(None).map_or(Joined::NoPlace, Joined::Waiting)
+    }
+
+    /// Takes a slot that is left over when all who wait have been called.
+    #[cold]
+    fn take_after_queue(&self) -> bool {
+        loop {
+            self.call_waiting();
+            let queue = self.lock();
+            if queue.is_empty() {
+                return self.counts.take_for_first();
+            }
+            if !self.counts.has_room(self.counts.snapshot()) {
+                return false;
+            }
+        }
     }
 
     /// Calls those who wait, one by one, for as long as there are slots.
@@ -348,7 +373,7 @@ impl Shared {
     /// lost before the one who was called comes for it.
     fn call_first(&self) -> Option<Option<Waker>> {
         let mut queue = self.lock();
-        if queue.is_empty() || !self.counts.take_for_waiter() {
+        if queue.is_empty() || !self.counts.take_for_first() {
             return None;
         }
         let first = queue.call();
@@ -379,9 +404,9 @@ impl Shared {
     }
 
     #[cold]
-    fn refuse(&self) -> Reason {
+    fn refuse(&self) -> Rejected {
         self.rejected.fetch_add(1, Relaxed);
         tracing::debug!(target: "buttress_bulkhead", limit = self.counts.limit(), "bulkhead is full");
-        Reason::BulkheadFull
+        Rejected::new(Reason::BulkheadFull, NAME)
     }
 }

@@ -32,6 +32,16 @@ pub(crate) struct Counts {
     limit: AtomicUsize,
 }
 
+/// What came of the attempt to take a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    Taken,
+    /// Every slot is out.
+    Full,
+    /// A slot is there, or about to be, and somebody has waited for it.
+    NotMine,
+}
+
 /// Both words as they stood at one instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Snapshot {
@@ -52,28 +62,46 @@ impl Counts {
 
     /// Takes a slot, if there is one and nobody waits for it.
     #[inline]
-    pub(crate) fn take(&self) -> bool {
-        self.take_if(|now| !now.somebody_waits())
+    pub(crate) fn take(&self) -> Take {
+        loop {
+            let now = self.snapshot();
+            if !self.has_room(now) {
+                return Take::Full;
+            }
+            if now.somebody_waits() {
+                return Take::NotMine;
+            }
+            if self.swap(now) {
+                return Take::Taken;
+            }
+        }
     }
 
     /// Takes a slot, if there is one, for whoever has waited longest.
-    pub(crate) fn take_for_waiter(&self) -> bool {
-        self.take_if(|_| true)
-    }
-
-    #[inline]
-    fn take_if(&self, may: impl Fn(Snapshot) -> bool) -> bool {
+    pub(crate) fn take_for_first(&self) -> bool {
         loop {
             let now = self.snapshot();
-            // Read after `taken`: if the limit has changed since, the swap fails.
-            if !may(now) || now.in_flight() >= self.limit() {
+            if !self.has_room(now) {
                 return false;
             }
-            let more = now.taken.wrapping_add(ONE);
-            if self.taken.compare_exchange_weak(now.taken, more, AcqRel, Relaxed).is_ok() {
+            if self.swap(now) {
                 return true;
             }
         }
+    }
+
+    /// Whether there was room at that instant. If the limit has changed since, a swap fails: it is read
+    /// after `taken`.
+    #[inline]
+    pub(crate) fn has_room(&self, at: Snapshot) -> bool {
+        at.in_flight() < self.limit()
+    }
+
+    /// Takes a slot, if none was taken since.
+    #[inline]
+    fn swap(&self, since: Snapshot) -> bool {
+        let more = since.taken.wrapping_add(ONE);
+        self.taken.compare_exchange_weak(since.taken, more, AcqRel, Relaxed).is_ok()
     }
 
     /// Gives a slot back, and tells whether somebody waits for it.
@@ -150,7 +178,10 @@ mod tests {
         counts.taken.store(!MARKS, Relaxed);
         counts.returned.store(!MARKS, Relaxed);
         assert_eq!(counts.snapshot().in_flight(), 0);
-        assert!(counts.take() && counts.take() && !counts.take());
+        assert_eq!(
+            [counts.take(), counts.take(), counts.take()],
+            [Take::Taken, Take::Taken, Take::Full]
+        );
         assert_eq!(counts.snapshot().in_flight(), 2);
         counts.give_back();
         assert_eq!(counts.snapshot().in_flight(), 1);
@@ -159,7 +190,7 @@ mod tests {
     #[test]
     fn changes_of_the_limit_never_count_as_slots() {
         let counts = Counts::new(1);
-        assert!(counts.take());
+        assert_eq!(counts.take(), Take::Taken);
         for _ in 0..3 * ONE {
             counts.resize(1);
         }
@@ -167,6 +198,8 @@ mod tests {
         counts.somebody_waits();
         assert!(counts.give_back());
         assert_eq!(counts.snapshot().in_flight(), 0);
-        assert!(!counts.take() && counts.take_for_waiter(), "the slot is the waiter's");
+        assert_eq!(counts.take(), Take::NotMine);
+        assert!(counts.take_for_first());
+        assert_eq!(counts.take(), Take::Full);
     }
 }

@@ -101,6 +101,24 @@ fn nobody_overtakes_whoever_waits() {
 }
 
 #[test]
+fn a_slot_that_nobody_waits_for_is_there_even_while_one_who_waits_is_being_called() {
+    model(|| {
+        let bulkhead = bulkhead(2, 1);
+        let slots = [bulkhead.try_acquire().unwrap(), bulkhead.try_acquire().unwrap()];
+        let waiting = bulkhead.acquire();
+        let thread = thread::spawn(move || drop(slots));
+        if bulkhead.in_flight() == 0 {
+            // Both came back, and one of them is for whoever waits.
+            drop(bulkhead.try_acquire().expect("the other is not"));
+            drop(block_on(bulkhead.acquire()).expect("the other is not"));
+        }
+        thread.join().unwrap();
+        drop(waiting);
+        assert_idle(&bulkhead);
+    });
+}
+
+#[test]
 fn a_raised_limit_admits_whoever_is_about_to_wait() {
     model(|| {
         let bulkhead = bulkhead(1, 1);

@@ -1,6 +1,8 @@
 //! The handle: slots, the queue before them, and what leaves it.
 
 use std::{
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -13,6 +15,7 @@ use std::{
 use buttress_bulkhead::{Acquire, Bulkhead, BulkheadSettings, BulkheadStats, Slot};
 use buttress_core::{
     Class, Context as Ambient, Deadline, Health, HealthSignal, Permit, Reason, Rejected, edge,
+    timer::{Alarm, poll_within},
 };
 use tokio::time::{advance, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
@@ -240,12 +243,24 @@ async fn whoever_is_late_already_does_not_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_that_is_known_only_where_the_wait_is_polled_holds_too() {
-    let bulkhead = patient(1, 1);
+    let bulkhead = bulkhead(1, 1, 60_000 * MS);
     let _slot = bulkhead.try_acquire().unwrap();
     let start = edge::now();
     let ambient = Ambient::default().with_deadline(Deadline::after(40 * MS));
     assert_eq!(reason(ambient.scope(bulkhead.acquire()).await), Some(Reason::DeadlineExceeded));
     assert_eq!(edge::now() - start, 40 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_timer_lent_by_a_limit_above_the_longest_wait_ends_on_time_too() {
+    let bulkhead = bulkhead(1, 1, 100 * MS);
+    let _slot = bulkhead.try_acquire().unwrap();
+    let start = edge::now();
+    let (mut waiting, mut alarm) = (pin!(bulkhead.acquire()), pin!(Alarm::default()));
+    let limit = start.checked_add(60_000 * MS);
+    let ended = poll_fn(|cx| poll_within(waiting.as_mut(), alarm.as_mut(), || limit, cx)).await;
+    assert_eq!(reason(ended.expect("the limit above is later")), Some(Reason::BulkheadFull));
+    assert_eq!(edge::now() - start, 100 * MS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,7 +351,7 @@ async fn a_waiter_is_polled_once_to_wait_and_once_to_go() {
     let crowd: Vec<_> = (0..50)
         .map(|_| {
             let (mut acquire, polls) = (Box::pin(bulkhead.acquire()), polls.clone());
-            tokio::spawn(std::future::poll_fn(move |cx| {
+            tokio::spawn(poll_fn(move |cx| {
                 polls.fetch_add(1, SeqCst);
                 acquire.as_mut().poll(cx)
             }))
@@ -381,7 +396,7 @@ fn a_waker_that_owns_a_slot_can_be_let_go_of_by_the_queue() {
     let bulkhead = patient(2, 2);
     let owned = OwnsSlot(bulkhead.try_acquire().unwrap());
     let _slot = bulkhead.try_acquire().unwrap();
-    let mut acquire = std::pin::pin!(bulkhead.acquire());
+    let mut acquire = pin!(bulkhead.acquire());
     let waker = Waker::from(Arc::new(owned));
     assert_pending!(acquire.as_mut().poll(&mut Context::from_waker(&waker)));
     drop(waker);
@@ -451,7 +466,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         }
     }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = std::pin::pin!(future);
+    let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,
