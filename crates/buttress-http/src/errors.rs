@@ -16,6 +16,8 @@ pub(crate) fn class_of(error: &(dyn Error + 'static)) -> Class {
     if error.is::<Rejected>() {
         return Class::Refused;
     }
+    // One that lies deeper speaks of a call that is not ours: that its request was not sent says nothing
+    // of ours.
     if let Some(elapsed) = peel::<Elapsed>(error) {
         return elapsed.class();
     }
@@ -47,10 +49,6 @@ fn link_class(link: &(dyn Error + 'static)) -> Option<Class> {
     #[cfg(feature = "hyper")]
     if let Some(class) = hypers(link) {
         return Some(class);
-    }
-    // Somebody's limit passed beneath: `Elapsed::sent` speaks of a call that is not ours.
-    if peel::<Elapsed>(link).is_some() {
-        return Some(Class::Transient { after: None });
     }
     let unsent =
         peel::<io::Error>(link).is_some_and(|error| only_connecting_fails_so(error.kind()));

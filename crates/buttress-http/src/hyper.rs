@@ -234,7 +234,7 @@ mod tests {
             tokio::time::sleep(secs(1)).await;
             Answer::Ok(Response::new(scripted([Step::Never])))
         });
-        let called = hyper(slow).oneshot(Request::new(()));
+        let called = hyper(slow).call(Request::new(()));
         let waiting = buttress_core::Context::default().with_deadline(deadline(secs(5)));
         let response = waiting.scope(called).await.unwrap();
         assert!(response.into_body().collect().await.is_err());

@@ -354,10 +354,8 @@ impl<B: Body<Data = Bytes>> Reader<B> {
             return Poll::Ready(Some(Ok(frame)));
         }
         let frame = ready!(recording.poll_rest(cx));
-        match &frame {
-            Some(Ok(frame)) => recording.record(frame, place),
-            Some(Err(_)) => recording.release(place),
-            None => {}
+        if let Some(Ok(frame)) = &frame {
+            recording.record(frame, place);
         }
         Poll::Ready(frame)
     }
@@ -755,6 +753,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_attempt_that_read_nothing_is_not_at_its_end_when_the_last_one_is() {
+        let (first, kept) = keep(64, of_known_length([data("abc")]));
+        assert_eq!(read_all(kept.unwrap().copy(true).unwrap().into_body()).await, "abc");
+        assert!(!first.is_end_stream());
+        assert_eq!(first.size_hint().upper(), None);
+        assert!(first.collect().await.is_err());
+    }
+
+    #[tokio::test]
     async fn a_frame_that_an_earlier_attempt_waits_for_is_the_later_ones() {
         let wait = Step::Wait(crate::testing::secs(1));
         tokio::time::pause();
@@ -828,7 +835,6 @@ mod tests {
         assert_eq!(read_all(sent).await.len(), 16);
         assert_eq!(alive.load(Ordering::Relaxed), 4);
         let mut last = kept.copy(true).unwrap().into_body();
-        drop(kept);
         for left in (0..4).rev() {
             read(&mut last, 1).await;
             assert_eq!(alive.load(Ordering::Relaxed), left);

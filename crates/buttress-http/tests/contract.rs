@@ -1,0 +1,77 @@
+//! The contract that every layer keeps.
+#![cfg(feature = "hyper")]
+
+use std::convert::Infallible;
+
+use buttress_core::BoxError;
+use buttress_http::{Hyper, RejectedAsResponse, RejectedAsResponseLayer, hyper};
+use buttress_test::{
+    Subject, Violation, calls_what_was_readied, contract, dropped_calls_give_all_back,
+    idle_clones_hold_nothing, panics_give_all_back, state_is_shared,
+};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{
+    Layer,
+    util::{MapErr, MapErrLayer},
+};
+
+fn request() -> Request<()> {
+    Request::new(())
+}
+
+fn response() -> Response<Full<Bytes>> {
+    Response::new(Full::from("pong"))
+}
+
+struct Adapter;
+
+impl<S> Layer<S> for Adapter {
+    type Service = Hyper<S>;
+
+    fn layer(&self, client: S) -> Hyper<S> {
+        hyper(client)
+    }
+}
+
+#[test]
+fn the_adapter_keeps_the_contract() {
+    contract(|| Subject::stateless(Adapter), request, response);
+}
+
+type Make<T> = fn() -> T;
+type Check = fn(
+    Make<Subject<Failing>>,
+    Make<Request<()>>,
+    Make<Response<Full<Bytes>>>,
+) -> Result<(), Violation>;
+
+/// Gives the service an error to fail with, which it never does.
+struct Failing;
+
+impl<S> Layer<S> for Failing {
+    type Service = MapErr<RejectedAsResponse<S>, fn(Infallible) -> BoxError>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let never: fn(Infallible) -> BoxError = |never| match never {};
+        MapErrLayer::new(never).layer(RejectedAsResponseLayer::new().layer(inner))
+    }
+}
+
+// All of it but one: that an error of readiness is passed on. This service cannot fail, and answers
+// for it instead; its own tests show that it leaves the inner one alone from then on.
+#[test]
+fn a_service_that_cannot_fail_keeps_the_rest_of_the_contract() {
+    let subject: Make<Subject<Failing>> = || Subject::stateless(Failing);
+    let checks: [Check; 5] = [
+        calls_what_was_readied,
+        idle_clones_hold_nothing,
+        dropped_calls_give_all_back,
+        panics_give_all_back,
+        state_is_shared,
+    ];
+    for check in checks {
+        check(subject, request, response).unwrap();
+    }
+}
