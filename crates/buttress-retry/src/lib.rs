@@ -46,9 +46,11 @@
 //!
 //! With the target `buttress_retry`, and outside any lock. A success on the first attempt emits nothing.
 //!
+//! `attempt` is the number of the attempt that failed, or 0 where the retry is not in charge of the request.
+//!
 //! | level | message | fields |
 //! |---|---|---|
-//! | `trace` | `repeating` | `attempt` (the one that failed), `class`, `wait` |
+//! | `trace` | `repeating` | `attempt`, `class`, `wait` |
 //! | `trace` | `not repeated` | `attempt`, `class`, `reason`: `attempts`, `unsafe`, `not kept`, `no copy`, `retry after`, `deadline` |
 //! | `debug` | `not repeated` | `attempt`, `class`, `reason`: `budget` |
 

@@ -109,6 +109,7 @@ fn decay(excess: u32, ticks: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use buttress_core::edge;
     use proptest::prelude::*;
 
     use super::*;
@@ -226,6 +227,30 @@ mod tests {
     fn an_outage_adds_to_the_load_what_the_chapter_says() {
         let percent = |rate| (amplification(rate) * 100.0).round() - 100.0;
         assert_eq!([1000.0, 100.0, 10.0, 1.0, 0.2].map(percent), [1.0, 5.0, 7.0, 20.0, 75.0]);
+    }
+
+    #[test]
+    fn at_an_error_rate_that_the_ratio_pays_for_hardly_a_first_repeat_is_refused() {
+        edge::seed(1);
+        let errors = 0.1 / 1.1 / 1.2;
+        let mut bucket = Bucket::new(&BudgetSettings::default());
+        let (mut asked, mut refused) = (0, 0);
+        // 100 requests a second, for ten minutes.
+        for nth in 0..60_000 {
+            bucket.now = nth * 64 / 1000;
+            if edge::unit() < errors {
+                asked += 1;
+                if !bucket.repeat() {
+                    refused += 1;
+                    continue;
+                }
+                if edge::unit() < errors {
+                    continue;
+                }
+            }
+            bucket.success();
+        }
+        assert!(asked > 4000 && refused * 100 <= asked, "{refused} of {asked}");
     }
 
     // BUD-02

@@ -113,7 +113,7 @@ fn micro(tokens: f64, most: f64, scale: f64) -> Option<u32> {
     if !(0.0..=most).contains(&tokens) {
         return None;
     }
-    // Down, so that never more is given than was asked for; but 0.29 is 290000 and not 289999.
+    // Down, so that never more is given than was asked for; but 2.01 is 2010000 and not 2009999.
     let micro = (tokens * scale * f64::from(TOKEN) + 1e-4).floor() as u32;
     (micro > 0 || tokens == 0.0).then_some(micro)
 }
@@ -146,7 +146,7 @@ mod tests {
             assert!(refused(&OURS().ratio(ratio)).contains("`ratio`"), "{ratio}");
         }
         for (ratio, deposit) in
-            [(0.0, 0), (-0.0, 0), (1e-6, 1), (0.29, 290_000), (10.0, 10_000_000)]
+            [(0.0, 0), (-0.0, 0), (1e-6, 1), (0.29, 290_000), (2.01, 2_010_000), (10.0, 10_000_000)]
         {
             assert_eq!(works(&OURS().ratio(ratio)).deposit, deposit);
         }

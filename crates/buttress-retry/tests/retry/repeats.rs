@@ -407,6 +407,7 @@ async fn a_refusal_of_ours_is_never_repeated_and_costs_no_time() {
         assert_eq!(error.downcast_ref(), Some(&Rejected::new(reason, "x").retry_in(SEC)));
         assert_eq!((*open.calls.lock().unwrap(), callee.calls()), (1, 0));
         assert_eq!((callee.elapsed(), budget.stats().granted), (ZERO, 0));
+        assert_eq!(budget.balance(), 2.0, "there is nothing to give back");
     }
 }
 
