@@ -1,0 +1,73 @@
+use std::task::{Context, Poll};
+
+use buttress_core::{BoxError, Context as Ambient, ErrorsAsFailures, Observe, ready::Ready};
+use tower_service::Service;
+
+use crate::{Permit, Prioritize, Priority, ResponseFuture, Shed, shed::Decision};
+
+/// A service that a [`Shed`] admits requests to.
+///
+/// Its readiness is the inner service's, and no more: who is admitted is decided in `call`. If there is a
+/// place, the instance that was polled ready is called at once. A request that has to wait takes a fresh
+/// clone with it (hence `S: Clone`) which is readied once it has its place: so nobody reserves anything
+/// of the inner service while waiting, and neither does the service that stays behind. Where an inner
+/// service cannot be cloned, ask the [`Shed`] for a permit yourself.
+///
+/// A request that is refused leaves the inner service ready for the next.
+///
+/// No retry of ours is in charge of what runs within: a server's own clients repeat by themselves, even if
+/// whoever sent the request is repeating it.
+#[derive(Clone, Debug)]
+pub struct ShedService<S, P = Priority, O = ErrorsAsFailures> {
+    inner: S,
+    shed: Shed,
+    prioritize: P,
+    observe: O,
+}
+
+impl<S, P, O> ShedService<S, P, O> {
+    pub(crate) const fn new(inner: S, shed: Shed, prioritize: P, observe: O) -> Self {
+        Self { inner, shed, prioritize, observe }
+    }
+
+    /// The shed that it shares with others.
+    pub const fn shed(&self) -> &Shed {
+        &self.shed
+    }
+}
+
+impl<S, P, O, Req> Service<Req> for ShedService<S, P, O>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+    P: Prioritize<Req>,
+    O: Observe<S::Response> + Clone,
+{
+    type Response = O::Response<Permit>;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, Req, O>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let ambient = Ambient::current().with_attempt(0);
+        let priority = self.prioritize.priority(&request);
+        match self.shed.decide(priority, ambient.deadline()) {
+            Decision::Admit(permit) => {
+                let future = ambient.within(|| self.inner.call(request));
+                ResponseFuture::called(future, permit, ambient, self.observe.clone())
+            }
+            Decision::Wait(waiter) => {
+                let fresh = self.inner.clone();
+                let readied = std::mem::replace(&mut self.inner, fresh);
+                let call = Ready::new(readied).call(request);
+                ResponseFuture::queued(call, waiter, ambient, self.observe.clone())
+            }
+            Decision::Refuse(rejected) => {
+                ResponseFuture::refused(rejected, ambient, self.observe.clone())
+            }
+        }
+    }
+}
