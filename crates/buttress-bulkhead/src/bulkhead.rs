@@ -410,3 +410,26 @@ impl Shared {
         Rejected::new(Reason::BulkheadFull, NAME)
     }
 }
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn once_nobody_waits_any_more_nobody_takes_the_slow_way() {
+        let settings = BulkheadSettings::new(1).max_waiting(2).max_wait(Duration::MAX);
+        let bulkhead = Bulkhead::new(settings).unwrap();
+        let slow = |bulkhead: &Bulkhead| bulkhead.shared.counts.give_back();
+        let slots = || (bulkhead.try_acquire().unwrap(), bulkhead.acquire());
+
+        let (slot, leaves) = slots();
+        drop(leaves);
+        std::mem::forget(slot);
+        assert!(!slow(&bulkhead), "it left");
+
+        let (slot, called) = slots();
+        drop(slot);
+        std::mem::forget(called);
+        assert!(!slow(&bulkhead), "it was called");
+    }
+}

@@ -102,20 +102,24 @@ fn nobody_overtakes_whoever_waits() {
 
 #[test]
 fn a_slot_that_nobody_waits_for_is_there_even_while_one_who_waits_is_being_called() {
-    model(|| {
-        let bulkhead = bulkhead(2, 1);
-        let slots = [bulkhead.try_acquire().unwrap(), bulkhead.try_acquire().unwrap()];
-        let waiting = bulkhead.acquire();
-        let thread = thread::spawn(move || drop(slots));
-        if bulkhead.in_flight() == 0 {
-            // Both came back, and one of them is for whoever waits.
-            drop(bulkhead.try_acquire().expect("the other is not"));
-            drop(block_on(bulkhead.acquire()).expect("the other is not"));
-        }
-        thread.join().unwrap();
-        drop(waiting);
-        assert_idle(&bulkhead);
-    });
+    for queue_up in [false, true] {
+        model(move || {
+            let bulkhead = bulkhead(1, 1);
+            let slot = bulkhead.try_acquire().unwrap();
+            let waiting = bulkhead.acquire();
+            let other = bulkhead.clone();
+            let thread = thread::spawn(move || other.set_limit(3).unwrap());
+            if bulkhead.limit() == 3 {
+                // One is held, one is for whoever waits, and the third is ours.
+                let third =
+                    if queue_up { block_on(bulkhead.acquire()) } else { bulkhead.try_acquire() };
+                drop(third.expect("there is a slot for each"));
+            }
+            thread.join().unwrap();
+            drop((slot, waiting));
+            assert_idle(&bulkhead);
+        });
+    }
 }
 
 #[test]
