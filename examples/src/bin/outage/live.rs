@@ -49,7 +49,7 @@ impl Live {
                 .map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
             line.push_str(&format!("  {} {good:>5}", client.name()));
         }
-        line.push_str(&format!("  breaker {}", breaker.name()));
+        line.push_str(&format!("  breaker {}", breaker.as_str()));
         self.bar.set_message(line);
         self.bar.set_position(now.as_millis() as u64);
     }

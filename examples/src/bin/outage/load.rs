@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use buttress_core::edge;
+use buttress::edge;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body::Body;

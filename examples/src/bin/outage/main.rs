@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::edge;
+use buttress::edge;
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, service_fn};
 

@@ -135,7 +135,7 @@ impl Picture<'_> {
         let height = (panel.bottom - panel.top) / 3.0;
         for (state, row) in rows.into_iter().zip([0.0, 1.0, 2.0]) {
             let middle = panel.top + (row + 0.5) * height;
-            canvas.row_name(state.name(), middle)?;
+            canvas.row_name(state.as_str(), middle)?;
             for (from, until) in self.spans(state) {
                 // A state that was seen only once is still to be seen.
                 let until = canvas.x(until);

@@ -13,7 +13,7 @@ use hyper_util::{
 use tokio::time::timeout;
 use tower::BoxError;
 
-type Hyper = Client<HttpConnector, Full<Bytes>>;
+pub(crate) type Hyper = Client<HttpConnector, Full<Bytes>>;
 
 /// How long one attempt may take.
 const TIMEOUT: Duration = Duration::from_secs(1);

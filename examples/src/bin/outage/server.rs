@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::edge;
+use buttress::edge;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;

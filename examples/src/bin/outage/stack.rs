@@ -1,55 +1,50 @@
 //! The client with us. All that this program says to the library stands in this file.
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use tower::{BoxError, Service, service_fn};
+use std::time::Duration;
+
+use buttress::{
+    BreakerSettings, HttpService, InvalidSetting, Standard, Window,
+    http::{Hyper, hyper},
+};
+use tower::Layer;
 
 use crate::plain;
 
+pub(crate) use buttress::State as BreakerState;
+
 pub(crate) const NAME: &str = "hyper in buttress::Standard";
+
+const TOTAL: Duration = Duration::from_millis(1_500);
+const ATTEMPT: Duration = Duration::from_millis(400);
+const WINDOW: Duration = Duration::from_secs(3);
+const OPEN: Duration = Duration::from_secs(1);
+const OPEN_MAX: Duration = Duration::from_secs(4);
+
+/// The client, and what its breaker does at the moment.
+pub(crate) fn standard()
+-> Result<(HttpService<Hyper<plain::Hyper>>, impl Fn() -> BreakerState), InvalidSetting> {
+    let breaker =
+        BreakerSettings::default().window(Window::time(WINDOW)).open(OPEN).open_max(OPEN_MAX);
+    let stack = Standard::http().total(TOTAL).attempt(ATTEMPT).breaker(breaker).build()?;
+    let client = stack.layer(hyper(plain::hyper()));
+
+    // One breaker for each host, made with the first request to it.
+    let breakers = stack.breakers().clone();
+    let state = move || match breakers.snapshot().first() {
+        Some((_, breaker)) => breaker.state(),
+        None => BreakerState::Closed,
+    };
+    Ok((client, state))
+}
 
 /// The settings, for the reader of the figures.
 pub(crate) fn settings() -> String {
-    "placeholder".to_owned()
-}
-
-/// What the breaker does, for the picture.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum BreakerState {
-    Closed,
-    HalfOpen,
-    Open,
-}
-
-// === impl BreakerState ===
-
-impl BreakerState {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::HalfOpen => "half-open",
-            Self::Open => "open",
-        }
-    }
-}
-
-pub(crate) fn standard() -> Result<
-    (
-        impl Service<
-            Request<Full<Bytes>>,
-            Response = Response<Incoming>,
-            Error = BoxError,
-            Future: Send,
-        > + Clone
-        + Send
-        + 'static,
-        impl Fn() -> BreakerState,
-    ),
-    BoxError,
-> {
-    let hyper = plain::hyper();
-    let client = service_fn(move |request| plain::bare(hyper.clone(), request));
-    Ok((client, || BreakerState::Closed))
+    let [total, attempt, window, open, open_max] =
+        [TOTAL, ATTEMPT, WINDOW, OPEN, OPEN_MAX].map(|time| match time.as_secs_f64() {
+            s if s < 1.0 => format!("{} ms", s * 1e3),
+            s => format!("{s} s"),
+        });
+    format!(
+        "total {total}, attempt {attempt}, breaker window {window}, open {open} growing to {open_max}"
+    )
 }

@@ -68,6 +68,7 @@ fn share(share: Option<f64>) -> String {
 
 fn wait(wait: Option<Duration>) -> String {
     wait.map_or_else(nothing, |wait| match wait.as_secs_f64() {
+        s if s < 0.0001 => "<0.1 ms".to_owned(),
         s if s < 0.01 => format!("{:.1} ms", s * 1e3),
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
         s => format!("{s:.2} s"),
@@ -101,6 +102,7 @@ mod tests {
     #[test]
     fn waits_are_written_in_the_unit_that_fits() {
         let written = |ms| wait(Some(Duration::from_secs_f64(ms / 1e3)));
+        assert_eq!(written(0.02), "<0.1 ms");
         assert_eq!(written(2.44), "2.4 ms");
         assert_eq!(written(404.4), "404 ms");
         assert_eq!(written(1002.0), "1.00 s");
