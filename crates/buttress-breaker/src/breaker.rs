@@ -390,10 +390,22 @@ impl fmt::Debug for Admission {
     }
 }
 
-#[cfg(all(test, target_pointer_width = "64", not(buttress_loom)))]
+#[cfg(all(test, not(buttress_loom)))]
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_was_decided_earlier_and_is_told_later_is_not_told() {
+        let breaker = Breaker::default();
+        let watch = breaker.watch();
+        breaker.tell(2, State::Open);
+        breaker.tell(1, State::HalfOpen);
+        assert_eq!(*watch.borrow(), State::Open);
+        breaker.tell(3, State::Closed);
+        assert_eq!(*watch.borrow(), State::Closed);
+    }
+
+    #[cfg(target_pointer_width = "64")]
     #[test]
     fn a_breaker_with_a_time_window_takes_at_most_512_bytes_in_a_map() {
         // With the two counters of its `Arc`. It has nothing else on the heap while it is closed, but its

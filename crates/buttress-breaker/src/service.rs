@@ -28,7 +28,7 @@ enum Readiness {
     Unknown,
     /// The inner service, which is ready for one call. It stays so if that call is refused.
     Inner,
-    /// The breaker alone: the inner service was not asked, and must not be called.
+    /// The breaker alone: the inner service was not asked, and must not be called before it is.
     Refusing,
 }
 
@@ -80,7 +80,6 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let breaker = self.breaker.select(&request);
         if self.readiness == Readiness::Refusing {
-            self.readiness = Readiness::Unknown;
             // Even if it would be let through by now.
             return refused(breaker.refuse(), self.observe.clone());
         }

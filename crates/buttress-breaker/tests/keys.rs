@@ -251,6 +251,11 @@ async fn keys_of_one_hash_are_told_apart_also_after_some_were_replaced() {
         keys.dedup();
         assert_eq!(keys.len(), breakers.len());
         assert!(keys.iter().all(|key| breakers.get(&Same(*key)).is_some()));
+        // The newest is not always the one that is used last.
+        if key % 2 == 0 {
+            let older = keys.iter().filter(|older| **older != key);
+            older.for_each(|older| drop(breakers.select(older)));
+        }
     }
 }
 
