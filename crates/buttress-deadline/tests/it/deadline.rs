@@ -160,7 +160,7 @@ async fn no_number_of_attempts_arms_it_anew() {
 // TMO-05
 #[tokio::test(start_paused = true)]
 async fn a_request_that_enters_again_finds_less_time_each_time() {
-    let stack = DeadlineLayer::new(secs(5)).layer(service_fn(async |()| {
+    let stack = DeadlineLayer::new(secs(5)).layer(service_fn(|()| async {
         sleep(secs(1)).await;
         Ok::<_, Infallible>(Deadline::current().unwrap().left(edge::now()))
     }));

@@ -34,7 +34,7 @@ async fn what_waits_above_the_deadline_counts() {
 #[tokio::test(start_paused = true)]
 async fn it_makes_the_deadline_known_and_enforces_nothing() {
     let start = edge::now();
-    let late = service_fn(async |()| {
+    let late = service_fn(|()| async {
         sleep(secs(60)).await;
         Ok::<_, Infallible>(Deadline::current())
     });

@@ -58,7 +58,8 @@ fn busy<B: Default>(_: &Cause<Vec<B>>) -> Vec<B> {
 
 #[tokio::test]
 async fn closures_and_generic_functions_need_no_types_written_out() {
-    fn refuses<Res>() -> impl Service<u32, Response = Res, Error = BoxError> {
+    type Refuses<Res> = fn(u32) -> Ready<Result<Res, BoxError>>;
+    fn refuses<Res>() -> tower::util::ServiceFn<Refuses<Res>> {
         service_fn(|_| ready(Err(OPEN.into())))
     }
     let generic = ServiceBuilder::new()
@@ -75,7 +76,7 @@ async fn closures_and_generic_functions_need_no_types_written_out() {
     assert_eq!(value.oneshot(1).await.unwrap(), "");
     let keeps = FallbackLayer::keep(|n: &u32| *n, |n, _| n + 1).layer(refuses());
     assert_eq!(keeps.oneshot(1).await.unwrap(), 2);
-    let asks = FallbackLayer::service(|n: &u32| *n, service_fn(async |n| Ok::<u32, Infallible>(n)));
+    let asks = FallbackLayer::service(|n: &u32| *n, echo());
     assert_eq!(asks.layer(refuses()).oneshot(5).await.unwrap(), 5);
 }
 

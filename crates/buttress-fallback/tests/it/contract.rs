@@ -57,6 +57,16 @@ async fn readiness_is_the_inner_services() {
 
 #[tokio::test]
 #[should_panic(expected = "polled after it had answered")]
+async fn a_future_whose_fallback_has_answered_says_so_too() {
+    let other = FallbackLayer::service(|n: &u16| *n, pages());
+    let mut service = other.layer(crate::support::failing("down"));
+    let mut call = pin!(service.ready().await.unwrap().call(200));
+    assert!(poll_once(call.as_mut()).await.is_ready());
+    let _ = poll_once(call.as_mut()).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "polled after it had answered")]
 async fn a_future_that_has_answered_says_so_when_it_is_polled_again() {
     let mut service = FallbackLayer::value(|| crate::support::page(200)).layer(pages());
     let mut call = pin!(service.ready().await.unwrap().call(200));

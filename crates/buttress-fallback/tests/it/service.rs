@@ -139,7 +139,7 @@ async fn beneath_a_buffer_it_runs_in_the_context_of_whoever_waits() {
 // TMO-05
 #[tokio::test(start_paused = true)]
 async fn a_request_that_enters_again_has_the_time_that_is_left() {
-    let left = service_fn(async |()| {
+    let left = service_fn(|()| async {
         advance(secs(1)).await;
         let left = Deadline::current().unwrap().left(edge::now());
         if left > secs(2) { Err("again") } else { Ok(left) }
