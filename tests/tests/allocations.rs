@@ -14,8 +14,9 @@ use std::{
 
 use allocation_counter::measure;
 use buttress::{
-    Backoff, Breaker, BreakerLayer, Budget, Bulkhead, BulkheadLayer, Cause, DeadlineLayer,
-    FallbackLayer, RetryLayer, Standard, TimeoutLayer,
+    Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
+    Cause, DeadlineLayer, FallbackLayer, RetryLayer, Select, Standard, TimeoutLayer,
+    http::ByAuthority,
 };
 use tower::{Layer, Service};
 
@@ -77,4 +78,16 @@ fn no_layer_allocates_where_the_call_succeeds() {
     for (layer, count) in counted {
         assert_eq!(count, 0, "{layer}");
     }
+}
+
+#[test]
+fn a_breaker_that_is_there_is_found_without_allocating() {
+    let breakers = Breakers::new(BreakerSettings::default(), ByAuthority).unwrap();
+    let by_uri = http::Request::get("http://Example.com:8080/a").body(()).unwrap();
+    let by_header = http::Request::get("/b").header("host", "example.COM:8080").body(()).unwrap();
+    for request in [by_uri, by_header] {
+        drop(breakers.select(&request));
+        assert_eq!(measure(|| drop(breakers.select(&request))).count_total, 0);
+    }
+    assert_eq!(breakers.len(), 1, "both name one host");
 }
