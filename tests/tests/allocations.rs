@@ -15,8 +15,8 @@ use std::{
 use allocation_counter::measure;
 use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
-    Cause, DeadlineLayer, FallbackLayer, RetryLayer, Select, Standard, TimeoutLayer,
-    http::ByAuthority,
+    Cause, DeadlineLayer, FallbackLayer, RetryLayer, Select, Shed, ShedLayer, ShedSettings,
+    Standard, TimeoutLayer, http::ByAuthority, shed::FixedLimit,
 };
 use tower::{Layer, Service};
 
@@ -66,12 +66,14 @@ fn the_count_counts() {
 
 #[test]
 fn no_layer_allocates_where_the_call_succeeds() {
+    let shed = Shed::new(FixedLimit::new(3).unwrap(), ShedSettings::default()).unwrap();
     let counted = [
         ("deadline", allocations(&DeadlineLayer::new(SECOND))),
         ("timeout", allocations(&TimeoutLayer::new(SECOND))),
         ("retry", allocations(&RetryLayer::new(Backoff::default(), Budget::default()))),
         ("breaker", allocations(&BreakerLayer::new(Breaker::default()))),
         ("bulkhead", allocations(&BulkheadLayer::new(Bulkhead::default()))),
+        ("shed", allocations(&ShedLayer::new(shed))),
         ("fallback", allocations(&FallbackLayer::respond_with(|_: &Cause<u64>| 0))),
         ("all six", allocations(&Standard::generic().build().unwrap())),
     ];

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use buttress::{
     Backoff, Breaker, BreakerLayer, Budget, Bulkhead, BulkheadLayer, BulkheadSettings, Cause,
-    DeadlineLayer, FallbackLayer, RetryLayer, Standard, TimeoutLayer,
+    DeadlineLayer, FallbackLayer, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
+    TimeoutLayer, http::hyper, shed::FixedLimit,
 };
-use buttress_test::{Subject, contract};
+use buttress_test::{Probe, Subject, contract};
+use bytes::Bytes;
+use http_body_util::Full;
+use tower::{Layer, layer::layer_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -54,6 +58,16 @@ fn bulkhead_keeps_the_contract_with_a_queue_and_without() {
 }
 
 #[test]
+fn shed_keeps_the_contract() {
+    let make = || {
+        let shed = Shed::new(FixedLimit::new(3).unwrap(), ShedSettings::default()).unwrap();
+        let handle = shed.clone();
+        Subject::new(ShedLayer::new(shed), move || handle.in_flight())
+    };
+    contract(make, || 1_u32, || 2_u32);
+}
+
+#[test]
 fn fallback_keeps_the_contract() {
     let layer = || FallbackLayer::respond_with(|_: &Cause<u32>| 3);
     contract(|| Subject::stateless(layer()), || 1_u32, || 2_u32);
@@ -67,4 +81,19 @@ fn the_whole_stack_keeps_the_contract() {
         Subject::new(stack, move || bulkhead.in_flight().max(in_flight(&breaker)))
     };
     contract(make, || 1_u32, || 2_u32);
+}
+
+#[test]
+fn the_whole_http_stack_keeps_the_contract() {
+    type Request = http::Request<Full<Bytes>>;
+    let make = || {
+        let stack = Standard::http().build().unwrap();
+        let bulkhead = stack.bulkhead().clone();
+        let layer = layer_fn(move |probe: Probe<Request, http::Response<Full<Bytes>>>| {
+            stack.layer(hyper(probe))
+        });
+        Subject::new(layer, move || bulkhead.in_flight())
+    };
+    let request = || Request::new(Full::from("ping"));
+    contract(make, request, || http::Response::new(Full::from("pong")));
 }
