@@ -25,6 +25,7 @@ mod server;
 mod stack;
 mod stats;
 mod table;
+mod timeline;
 
 use std::{
     io::{self, Write},
@@ -43,8 +44,8 @@ use crate::{
     options::Options,
     picture::Picture,
     script::Script,
-    stack::BreakerState,
     stats::{Answer, Summary},
+    timeline::Timeline,
 };
 
 /// What a run leaves behind.
@@ -53,11 +54,10 @@ struct Run {
     answers: Vec<Vec<Answer>>,
     /// What reached the server, by client and beat.
     reached: Vec<Vec<u64>>,
-    /// The breaker's state from each of these times on.
-    breaker: Vec<(Duration, BreakerState)>,
+    breaker: Timeline,
 }
 
-/// How often the live line is drawn anew and the breaker asked for its state.
+/// How often the live line is drawn anew and the breaker looked at.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Exit code of a run that was broken off, as shells have it for Ctrl-C.
@@ -129,7 +129,7 @@ async fn run(
         let hyper = plain::hyper();
         service_fn(move |request| plain::retries(hyper.clone(), request))
     };
-    let (standard, breaker) = stack::standard()?;
+    let (standard, look) = stack::standard()?;
 
     say(&introduction(options));
     server.start().await?;
@@ -151,21 +151,19 @@ async fn run(
     // Ends when the last request is answered: then nobody is left who could tell.
     let watch = async {
         let mut answers = vec![Vec::new(); Client::ALL.len()];
-        let mut states: Vec<(Duration, BreakerState)> = Vec::new();
+        let mut timeline = Timeline::default();
         let mut live = Live::new(script);
         let mut tick = time::interval(TICK);
         loop {
             tokio::select! {
                 answer = told.recv() => match answer {
                     Some((client, answer)) => answers[client as usize].push(answer),
-                    None => break (answers, states),
+                    None => break (answers, timeline),
                 },
                 _ = tick.tick() => {
                     let now = edge::now() - origin;
-                    let state = breaker();
-                    if states.last().is_none_or(|(_, last)| *last != state) {
-                        states.push((now, state));
-                    }
+                    let (state, opened) = look();
+                    timeline.note(now, state, opened);
                     live.show(now, &answers, state);
                 }
             }

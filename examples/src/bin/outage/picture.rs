@@ -3,7 +3,7 @@
 //! Four panels over the same time: what callers got, how long they waited for it, what the
 //! server had to take, and what the breaker did.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use plotters::prelude::*;
 use tower::BoxError;
@@ -15,6 +15,7 @@ use crate::{
     script::{Mood, Script},
     stack::{self, BreakerState},
     stats::Summary,
+    timeline::Timeline,
 };
 
 /// All that is drawn.
@@ -25,8 +26,7 @@ pub(crate) struct Picture<'a> {
     pub(crate) summaries: &'a [Summary],
     /// What reached the server, by client and beat.
     pub(crate) reached: &'a [Vec<u64>],
-    /// The breaker's state from each of these times on.
-    pub(crate) breaker: &'a [(Duration, BreakerState)],
+    pub(crate) breaker: &'a Timeline,
 }
 
 /// Pixels of the PNG for one unit of the picture: sharp on dense screens.
@@ -136,10 +136,10 @@ impl Picture<'_> {
         for (state, row) in rows.into_iter().zip([0.0, 1.0, 2.0]) {
             let middle = panel.top + (row + 0.5) * height;
             canvas.row_name(state.as_str(), middle)?;
-            for (from, until) in self.spans(state) {
-                // A state that was seen only once is still to be seen.
+            for (from, until) in self.breaker.spans(state, self.script.total()) {
+                // However short, it is to be seen.
                 let until = canvas.x(until);
-                let from = canvas.x(from).min(until - 3.0);
+                let from = canvas.x(from).min(until - 4.0);
                 let bar = height * 0.32;
                 canvas.rect((from, middle - bar), (until, middle + bar), fill(state))?;
             }
@@ -164,16 +164,6 @@ impl Picture<'_> {
             canvas.steps(panel, &scale, values, color(client), rank)?;
         }
         Ok(())
-    }
-
-    /// From when until when the breaker was in `state`.
-    fn spans(&self, state: BreakerState) -> impl Iterator<Item = (Duration, Duration)> {
-        let next = self.breaker.iter().skip(1).map(|(at, _)| *at);
-        self.breaker
-            .iter()
-            .zip(next.chain([self.script.total()]))
-            .filter(move |((_, seen), _)| *seen == state)
-            .map(|((from, _), until)| (*from, until))
     }
 
     fn clients(&self) -> impl Iterator<Item = (usize, Client, &Summary)> {

@@ -20,9 +20,11 @@ const WINDOW: Duration = Duration::from_secs(3);
 const OPEN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(4);
 
-/// The client, and what its breaker does at the moment.
-pub(crate) fn standard()
--> Result<(HttpService<Hyper<plain::Hyper>>, impl Fn() -> BreakerState), InvalidSetting> {
+/// The stack around hyper: a plain type, which a struct can hold.
+pub(crate) type Client = HttpService<Hyper<plain::Hyper>>;
+
+/// The client, and a look at its breaker: its state, and how often it has opened.
+pub(crate) fn standard() -> Result<(Client, impl Fn() -> (BreakerState, u64)), InvalidSetting> {
     let breaker =
         BreakerSettings::default().window(Window::time(WINDOW)).open(OPEN).open_max(OPEN_MAX);
     let stack = Standard::http().total(TOTAL).attempt(ATTEMPT).breaker(breaker).build()?;
@@ -30,11 +32,11 @@ pub(crate) fn standard()
 
     // One breaker for each host, made with the first request to it.
     let breakers = stack.breakers().clone();
-    let state = move || match breakers.snapshot().first() {
-        Some((_, breaker)) => breaker.state(),
-        None => BreakerState::Closed,
+    let look = move || match breakers.snapshot().first() {
+        Some((_, breaker)) => (breaker.state(), breaker.stats().opened),
+        None => (BreakerState::Closed, 0),
     };
-    Ok((client, state))
+    Ok((client, look))
 }
 
 /// The settings, for the reader of the figures.
