@@ -7,8 +7,8 @@ use crate::{Priority, ShedSettings, estimate::Estimate};
 
 /// Decides who is served, who waits and who is refused.
 ///
-/// It knows no clock, no task and no request: time is an argument, and whoever waits is a key `K` that it
-/// hands back when it has decided. A place is first *granted* and then *started*, since whoever waited has
+/// It knows no clock, no task and no request: time is an argument, so is the limit of the moment, which is
+/// one at least, and whoever waits is a key `K` that it hands back when it has decided. A place is first *granted* and then *started*, since whoever waited has
 /// to be woken in between, and may be gone.
 ///
 /// The age at which a waiter is refused follows from two rules. The server is overloaded once the queue
@@ -128,7 +128,8 @@ impl<K> Machine<K> {
         self.settle(now, limit, decided);
         if self.is_too_late(now, deadline) {
             Some(Err(self.refuse(Reason::DeadlineExceeded)))
-        } else if self.queued() == 0 && self.taken() < limit {
+        } else if self.taken() < limit {
+            // Nobody is overtaken: had somebody waited, the place would be theirs by now.
             self.running += 1;
             self.counts.admitted += 1;
             Some(Ok(()))
@@ -354,7 +355,7 @@ impl<K> Machine<K> {
 
 impl Rules {
     fn room(&self, limit: usize) -> usize {
-        self.max_queue.unwrap_or_else(|| limit.saturating_mul(4).max(4))
+        self.max_queue.unwrap_or_else(|| limit.saturating_mul(4))
     }
 
     fn expires(&self, came: Instant, since: Instant) -> Option<Instant> {

@@ -38,7 +38,7 @@ pub struct ShedSettings {
     /// up. Must be more than zero; [`Duration::MAX`] is never overloaded.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub interval: Duration,
-    /// How many may wait. `None`, the default, is four for each place of the limit, and four at least.
+    /// How many may wait. `None`, the default, is four for each place of the limit.
     ///
     /// It bounds memory; what bounds the wait is the time. `Some(0)` lets nobody wait, and then no priority
     /// matters: there is nobody to wait behind.

@@ -1,4 +1,5 @@
 use std::{
+    future::poll_fn,
     pin::pin,
     sync::{
         Arc,
@@ -8,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{Class, Permit as _, Reason, edge};
+use buttress_core::{
+    Class, Permit as _, Reason, edge,
+    timer::{Alarm, poll_within},
+};
 use buttress_shed::{Priority, Shed, ShedSettings};
 use tokio::time::{advance, sleep};
 
@@ -148,7 +152,7 @@ async fn a_full_queue_refuses_in_the_same_instant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_holds_four_for_each_place_and_four_at_least_unless_it_is_told() {
+async fn a_queue_holds_four_for_each_place_unless_it_is_told() {
     for (limit, max_queue, room) in
         [(1, None, 4), (3, None, 12), (3, Some(0), 0), (3, Some(5), 5), (1, Some(usize::MAX), 900)]
     {
@@ -276,6 +280,18 @@ async fn clones_share_the_places_and_the_queue() {
     let _permit = one.try_admit(Priority::Critical).unwrap();
     let _waiter = wait(&other, Priority::Critical);
     assert_eq!((other.in_flight(), one.waiting()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_that_is_lent_tells_just_as_exactly() {
+    let shed = shed(1);
+    let _permit = shed.try_admit(Priority::Critical).unwrap();
+    let mut waits = pin!(shed.admit(Priority::Critical));
+    let mut lends = pin!(Alarm::default());
+    let far = edge::now() + ms(30_000);
+    let lent = poll_fn(|cx| poll_within(waits.as_mut(), lends.as_mut(), || Some(far), cx));
+    let (refused, waited) = timed(lent).await;
+    assert_eq!((refused.unwrap().unwrap_err().reason(), waited), (Reason::Overloaded, ms(101)));
 }
 
 // BKO-10

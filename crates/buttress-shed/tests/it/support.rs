@@ -2,7 +2,6 @@ use std::{pin::Pin, task::Poll, time::Duration};
 
 use buttress_core::{BoxError, Context, Deadline, Reason, Rejected, edge};
 use buttress_shed::{Admit, FixedLimit, Permit, Priority, Shed, ShedSettings};
-use tokio::time::Instant;
 
 pub(crate) fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -69,7 +68,7 @@ pub(crate) fn reason(error: &BoxError) -> Reason {
 
 /// Awaits, and tells after how long.
 pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
-    let start: Instant = edge::now();
-    let output = future.await;
-    (output, edge::now() - start)
+    let start = edge::now();
+    let output = tokio::time::timeout(Duration::from_secs(3_600), future).await;
+    (output.expect("it never ends"), edge::now() - start)
 }
