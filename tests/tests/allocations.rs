@@ -15,8 +15,8 @@ use std::{
 use allocation_counter::measure;
 use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
-    Cause, DeadlineLayer, FallbackLayer, RetryLayer, Select, Shed, ShedLayer, ShedSettings,
-    Standard, TimeoutLayer, http::ByAuthority, shed::FixedLimit,
+    Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Select, Shed, ShedLayer,
+    ShedSettings, Standard, TimeoutLayer, http::ByAuthority,
 };
 use tower::{Layer, Service};
 

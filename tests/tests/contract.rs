@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use buttress::{
     Backoff, Breaker, BreakerLayer, Budget, Bulkhead, BulkheadLayer, BulkheadSettings, Cause,
-    DeadlineLayer, FallbackLayer, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
-    TimeoutLayer, http::hyper, shed::FixedLimit,
+    DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
+    TimeoutLayer, http::hyper,
 };
 use buttress_test::{Probe, Subject, contract};
 use bytes::Bytes;

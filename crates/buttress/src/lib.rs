@@ -1,4 +1,4 @@
-//! The resilience stack for [tower](tower_service).
+//! The resilience stack for tower.
 //!
 //! A remote call can succeed, fail, hang, succeed with the answer lost, or half succeed, and its caller
 //! cannot tell which. Each pattern here handles one part of that; this crate is all of them, in the order
@@ -91,7 +91,7 @@
 //! | feature | brings | on by default |
 //! |---|---|---|
 //! | `standard` | [`Standard`], and the six patterns of a client | yes |
-//! | `http` | [`http`](mod@http): classes, bodies, adapters for HTTP, hyper's among them | yes |
+//! | `http` | [`http`](crate::http): classes, bodies, adapters for HTTP, hyper's among them | yes |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
 //! | `shed` | [`ShedLayer`], admission for servers | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
@@ -100,9 +100,10 @@
 mod standard;
 
 pub use buttress_core::{
-    BoxError, Class, Classify, CloneReplay, Context, Deadline, Discard, Elapsed, ErrorsAsFailures,
-    Health, HealthSignal, InvalidSetting, Kept, KeyOf, Limit, Mark, NoReplay, Observe, Permit,
-    Reading, Reason, Rejected, Replay, Substitute, edge, find,
+    Both, BoxError, Class, Classify, CloneReplay, Context, Deadline, Discard, Elapsed,
+    ErrorsAsFailures, Health, HealthSignal, InvalidSetting, Kept, KeptClone, KeyOf, Limit, Mark,
+    NoReplay, Observe, Permit, Reading, Reason, Rejected, Repeat, Replay, Scope, Substitute,
+    Verdict, edge, find, judge,
 };
 
 #[cfg(feature = "breaker")]
@@ -128,7 +129,9 @@ pub use buttress_retry::{
     self as retry, Backoff, Budget, BudgetSettings, RetryLayer, RetryService, RetrySettings,
 };
 #[cfg(feature = "shed")]
-pub use buttress_shed::{self as shed, Priority, Shed, ShedLayer, ShedService, ShedSettings};
+pub use buttress_shed::{
+    self as shed, FixedLimit, Priority, Shed, ShedLayer, ShedService, ShedSettings,
+};
 
 #[cfg(feature = "standard")]
 pub use self::standard::*;
@@ -139,9 +142,10 @@ pub use self::standard::*;
 /// what is missing.
 ///
 /// ```
-/// # use buttress::*;
-/// # use tower::{Layer, service_fn};
-/// # fn main() -> Result<(), InvalidSetting> {
+/// use buttress::Standard;
+/// use tower::{Layer, service_fn};
+///
+/// # fn main() -> Result<(), buttress::InvalidSetting> {
 /// let echo = service_fn(|n: u32| async move { Ok::<_, std::io::Error>(n) });
 /// let service = Standard::generic().build()?.layer(echo);
 /// buttress::check::<u32, _>(&service);
@@ -156,5 +160,4 @@ where
 }
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod chapters;

@@ -7,5 +7,5 @@ mod stack;
 pub use self::stack::{HttpService, HttpStandard};
 pub use self::{
     settings::{StandardSettings, Warning},
-    stack::{Given, OneBreaker, PerKey, Scope, Standard, StandardBuilder, StandardService},
+    stack::{BreakerScope, Given, OneBreaker, PerKey, Standard, StandardBuilder, StandardService},
 };

@@ -72,8 +72,50 @@ impl Default for StandardSettings {
 }
 
 impl StandardSettings {
+    /// Sets how long an answer is worth having.
+    #[must_use]
+    pub const fn total(mut self, total: Duration) -> Self {
+        self.total = total;
+        self
+    }
+
+    /// Sets how long one attempt may take.
+    #[must_use]
+    pub const fn attempt(mut self, attempt: Duration) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// Sets how many requests may be in flight.
+    #[must_use]
+    pub fn bulkhead(mut self, bulkhead: BulkheadSettings) -> Self {
+        self.bulkhead = bulkhead;
+        self
+    }
+
+    /// Sets how often and when a request is sent again.
+    #[must_use]
+    pub fn retry(mut self, retry: RetrySettings) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Sets how much all requests together may repeat.
+    #[must_use]
+    pub fn budget(mut self, budget: BudgetSettings) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// Sets when a callee is spared.
+    #[must_use]
+    pub fn breaker(mut self, breaker: BreakerSettings) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
     /// The breaker's settings, with what follows from the others.
-    pub(super) fn breaker(&self) -> BreakerSettings {
+    pub(super) fn effective_breaker(&self) -> BreakerSettings {
         let mut breaker = self.breaker.clone();
         breaker.slow_call = breaker.slow_call.or(Some(self.attempt / 2).filter(|d| !d.is_zero()));
         breaker

@@ -73,13 +73,18 @@ pub struct Standard<C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFa
 #[must_use = "a builder does nothing until it is built"]
 pub struct StandardBuilder<C, R, K, A> {
     settings: StandardSettings,
+    bulkhead: Option<Bulkhead>,
+    budget: Option<Budget>,
     classify: C,
     replay: R,
     scope: K,
     answer: A,
 }
 
-/// What a [`Standard`] makes of `S`. It has no closure and no box in it, so that a struct can hold it.
+/// What a [`Standard`] makes of `S`. There is no box in it, and no closure but your own, so that a struct can hold it:
+/// as [`HttpService`]`<Hyper<Client<..>>>` without a fallback, and with one as
+/// `HttpService<Hyper<Client<..>>, HttpReplay, Respond<fn(&Cause<Response>) -> Response>>`, where the function was
+/// passed `as fn(&_) -> _`.
 pub type StandardService<S, C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFallback> =
     FallbackService<
         EntryService<
@@ -102,7 +107,7 @@ pub type HttpService<S, R = HttpReplay, A = NoFallback> =
     StandardService<S, HttpClass, R, Breakers<Authority, ByAuthority>, A>;
 
 /// Which calls share a breaker.
-pub trait Scope {
+pub trait BreakerScope {
     /// The breaker, or the breakers.
     type Breakers;
 
@@ -114,18 +119,18 @@ pub trait Scope {
     fn breakers(self, settings: BreakerSettings) -> Result<Self::Breakers, InvalidSetting>;
 }
 
-/// All calls share one. See [`Scope`].
+/// All calls share one. See [`BreakerScope`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OneBreaker;
 
-/// Those calls share one that have the same key. See [`Scope`].
+/// Those calls share one that have the same key. See [`BreakerScope`].
 #[derive(Debug)]
 pub struct PerKey<K, F> {
     key_of: F,
     _key: PhantomData<fn() -> K>,
 }
 
-/// The breakers exist already, and may be shared with other stacks. See [`Scope`].
+/// The breakers exist already, and may be shared with other stacks. See [`BreakerScope`].
 #[derive(Clone, Copy, Debug)]
 pub struct Given<B>(B);
 
@@ -220,7 +225,8 @@ impl<C, R, B: fmt::Debug, A> fmt::Debug for Standard<C, R, B, A> {
 impl<C, R, K> StandardBuilder<C, R, K, NoFallback> {
     fn new(classify: C, replay: R, scope: K) -> Self {
         let settings = StandardSettings::default();
-        Self { settings, classify, replay, scope, answer: NoFallback }
+        let (bulkhead, budget, answer) = (None, None, NoFallback);
+        Self { settings, bulkhead, budget, classify, replay, scope, answer }
     }
 }
 
@@ -250,6 +256,9 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     }
 
     /// How many requests may be in flight, and how many may wait for that.
+    ///
+    /// It is one number for all that the stack sends to, so one host that hangs can take all of it. Where
+    /// that matters, make a stack for each.
     pub fn bulkhead(mut self, bulkhead: BulkheadSettings) -> Self {
         self.settings.bulkhead = bulkhead;
         self
@@ -273,19 +282,52 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
         self
     }
 
-    /// What an answer or an error says, for the retry, the breaker and the fallback.
-    pub fn classify<C2>(self, classify: C2) -> StandardBuilder<C2, R, K, A> {
-        let Self { settings, replay, scope, answer, .. } = self;
-        StandardBuilder { settings, classify, replay, scope, answer }
+    /// A bulkhead that exists already, as one that several stacks share or [`Bulkhead::unlimited`]. The
+    /// bulkhead's settings are not used then.
+    pub fn with_bulkhead(mut self, bulkhead: Bulkhead) -> Self {
+        self.bulkhead = Some(bulkhead);
+        self
     }
 
-    /// What is sent again, and whether it may be.
-    pub fn replay<R2>(self, replay: R2) -> StandardBuilder<C, R2, K, A> {
-        let Self { settings, classify, scope, answer, .. } = self;
-        StandardBuilder { settings, classify, replay, scope, answer }
+    /// A budget that exists already, as one that several stacks share. The budget's settings are not used
+    /// then.
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
     }
 
-    /// A breaker for each key, as in `.breaker_by(|request: &Request| request.tenant)`.
+    /// A breaker, or breakers, that exist already. The breaker's settings are not used then.
+    ///
+    /// ```
+    /// use buttress::{Breaker, BreakerSettings, Standard};
+    ///
+    /// # fn main() -> Result<(), buttress::InvalidSetting> {
+    /// let breaker = Breaker::new(BreakerSettings::quiet().name("orders"))?;
+    /// let stack = Standard::generic().with_breakers(breaker.clone()).build()?;
+    /// breaker.force_open();
+    /// assert_eq!(stack.breakers().state(), buttress::State::Open);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_breakers<B>(self, breakers: B) -> StandardBuilder<C, R, Given<B>, A> {
+        self.scope(Given(breakers))
+    }
+
+    /// A breaker for each key.
+    ///
+    /// ```
+    /// use buttress::Standard;
+    ///
+    /// struct Query {
+    ///     tenant: u32,
+    /// }
+    ///
+    /// # fn main() -> Result<(), buttress::InvalidSetting> {
+    /// let stack = Standard::generic().breaker_by(|query: &Query| query.tenant).build()?;
+    /// assert!(stack.breakers().get(&7).is_none(), "made with the first request");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn breaker_by<Req, Key, F>(self, key_of: F) -> StandardBuilder<C, R, PerKey<Key, F>, A>
     where
         F: KeyOf<Req, Key = Key>,
@@ -293,25 +335,57 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
         self.scope(PerKey::new(key_of))
     }
 
-    /// A breaker, or breakers, that exist already. The breaker's settings are not used then.
-    pub fn breakers<B>(self, breakers: B) -> StandardBuilder<C, R, Given<B>, A> {
-        self.scope(Given(breakers))
+    fn scope<K2>(self, scope: K2) -> StandardBuilder<C, R, K2, A> {
+        let Self { settings, bulkhead, budget, classify, replay, answer, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
     }
 
-    fn scope<K2>(self, scope: K2) -> StandardBuilder<C, R, K2, A> {
-        let Self { settings, classify, replay, answer, .. } = self;
-        StandardBuilder { settings, classify, replay, scope, answer }
+    /// What an answer or an error says, for the retry, the breaker and the fallback. The types of a closure's
+    /// argument have to be written:
+    ///
+    /// ```
+    /// use buttress::{BoxError, Class, Standard};
+    ///
+    /// let builder = Standard::generic().classify(|result: Result<&u16, &BoxError>| match result {
+    ///     Ok(200..400) => Class::Success,
+    ///     Ok(400..500) => Class::CallerError,
+    ///     Ok(_) => Class::Transient { after: None },
+    ///     Err(_) => Class::Unreachable,
+    /// });
+    /// # builder.build().unwrap();
+    /// ```
+    pub fn classify<C2>(self, classify: C2) -> StandardBuilder<C2, R, K, A> {
+        let Self { settings, bulkhead, budget, replay, scope, answer, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
+    }
+
+    /// What is sent again, and whether it may be: [`CloneReplay`], [`NoReplay`](crate::NoReplay), or those
+    /// of HTTP.
+    pub fn replay<R2>(self, replay: R2) -> StandardBuilder<C, R2, K, A> {
+        let Self { settings, bulkhead, budget, classify, scope, answer, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
     }
 
     /// The answer for when there is none: a function of the cause.
-    ///
-    /// For fallbacks of other kinds, leave this out and put a `FallbackLayer` above the stack.
     pub fn fallback<Res, F>(self, respond: F) -> StandardBuilder<C, R, K, Respond<F>>
     where
         F: Fn(&Cause<Res>) -> Res,
     {
-        let Self { settings, classify, replay, scope, .. } = self;
-        StandardBuilder { settings, classify, replay, scope, answer: Respond::new(respond) }
+        self.fallback_with(Respond::new(respond))
+    }
+
+    /// The same for answers of other kinds: one that may fail, one that uses the request, or another service.
+    ///
+    /// ```
+    /// use buttress::{Standard, fallback::Keep};
+    ///
+    /// let stale = Keep::new(|key: &u64| *key, |key, _cause| format!("what {key} was yesterday"));
+    /// let builder = Standard::generic().fallback_with(stale);
+    /// # builder.build().unwrap();
+    /// ```
+    pub fn fallback_with<A2>(self, answer: A2) -> StandardBuilder<C, R, K, A2> {
+        let Self { settings, bulkhead, budget, classify, replay, scope, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
     }
 
     /// Checks all settings, alone and against each other, and makes the stack.
@@ -322,23 +396,30 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     pub fn build(self) -> Result<Standard<C, R, K::Breakers, A>, InvalidSetting>
     where
         C: Clone,
-        K: Scope,
+        K: BreakerScope,
     {
-        let Self { settings, classify, replay, scope, answer } = self;
+        let Self { settings, bulkhead, budget, classify, replay, scope, answer } = self;
         let warnings = settings.check()?;
-        let budget = within("budget", Budget::new(settings.budget.clone()))?;
+        let bulkhead = match bulkhead {
+            Some(bulkhead) => bulkhead,
+            None => within("bulkhead", Bulkhead::new(settings.bulkhead.clone()))?,
+        };
+        let budget = match budget {
+            Some(budget) => budget,
+            None => within("budget", Budget::new(settings.budget.clone()))?,
+        };
         let retry = within("retry", RetryLayer::from_settings(&settings.retry, budget.clone()))?
             .classify(classify.clone())
             .replay(replay);
         Ok(Standard {
-            warnings,
-            bulkhead: within("bulkhead", Bulkhead::new(settings.bulkhead.clone()))?,
-            budget,
-            breakers: within("breaker", scope.breakers(settings.breaker()))?,
+            breakers: within("breaker", scope.breakers(settings.effective_breaker()))?,
             fallback: FallbackLayer::new(answer).classify(classify.clone()),
-            retry,
             settings,
+            warnings,
+            bulkhead,
+            budget,
             classify,
+            retry,
         })
     }
 }
@@ -348,9 +429,9 @@ fn within<T>(group: &str, made: Result<T, InvalidSetting>) -> Result<T, InvalidS
     made.map_err(|error| error.within(group))
 }
 
-// === impl Scope ===
+// === impl BreakerScope ===
 
-impl Scope for OneBreaker {
+impl BreakerScope for OneBreaker {
     type Breakers = Breaker;
 
     fn breakers(self, settings: BreakerSettings) -> Result<Breaker, InvalidSetting> {
@@ -358,7 +439,7 @@ impl Scope for OneBreaker {
     }
 }
 
-impl<K, F> Scope for PerKey<K, F> {
+impl<K, F> BreakerScope for PerKey<K, F> {
     type Breakers = Breakers<K, F>;
 
     fn breakers(self, settings: BreakerSettings) -> Result<Self::Breakers, InvalidSetting> {
@@ -378,7 +459,7 @@ impl<K, F: Clone> Clone for PerKey<K, F> {
     }
 }
 
-impl<B> Scope for Given<B> {
+impl<B> BreakerScope for Given<B> {
     type Breakers = B;
 
     fn breakers(self, _: BreakerSettings) -> Result<B, InvalidSetting> {
