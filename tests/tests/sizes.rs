@@ -69,12 +69,12 @@ fn nothing_grows_by_accident() {
             ("timeout", (32, 184)),
             ("breaker", (48, 240)),
             // Of which 48 are the service that it keeps for a later attempt.
-            ("retry", (64, 360)),
-            ("deadline", (88, 512)),
-            ("bulkhead", (96, 520)),
-            ("entry", (112, 544)),
-            ("fallback", (112, 544)),
-            ("standard", (112, 544)),
+            ("retry", (64, 368)),
+            ("deadline", (88, 520)),
+            ("bulkhead", (96, 528)),
+            ("entry", (112, 552)),
+            ("fallback", (112, 552)),
+            ("standard", (112, 552)),
         ]
     );
 }

@@ -14,6 +14,7 @@ use tower_service::Service;
 
 use crate::{
     Token,
+    before::Before,
     layer::Policy,
     machine::{Again, Stop},
 };
@@ -40,8 +41,7 @@ pin_project! {
         kept: Option<R::Kept>,
         // As it was at `call`.
         deadline: Option<Deadline>,
-        // The error of the attempt before this one.
-        last: Option<BoxError>,
+        before: Before,
         #[pin]
         state: State<R::Sent, S::Future, R::Discarding>,
     }
@@ -92,7 +92,7 @@ where
             Ok(future) => State::Calling { future },
             Err(request) => State::Readying { request: Some(request), token: None },
         };
-        Self { policy, counts, attempt, spare, kept, deadline, last: None, state }
+        Self { policy, counts, attempt, spare, kept, deadline, before: Before::default(), state }
     }
 }
 
@@ -120,8 +120,8 @@ where
                     readied.map_err(Into::into)?;
                     if let Some(token) = token {
                         if has_passed(*this.deadline) {
-                            let late = || Rejected::new(Reason::DeadlineExceeded, LAYER).into();
-                            return Poll::Ready(Err(this.last.take().unwrap_or_else(late)));
+                            let late = Rejected::new(Reason::DeadlineExceeded, LAYER).into();
+                            return Poll::Ready(Err(this.before.rather_than(late)));
                         }
                         // Before the call: one that panics may have sent it.
                         token.spend();
@@ -142,16 +142,17 @@ where
                         policy.budget.deposit();
                         return Poll::Ready(result);
                     }
-                    if class == Class::Refused && result.is_err() && *this.attempt > 1 {
-                        // It went no further than to us. And what the callee said before tells more.
-                        policy.budget.refund();
-                        return Poll::Ready(this.last.take().map_or(result, Err));
-                    }
                     let next = match policy.next(*this.attempt, class, this.kept, *this.deadline) {
                         Ok(next) => next,
                         Err(stop) => {
                             stop.tell(*this.attempt, class);
-                            return Poll::Ready(result);
+                            return Poll::Ready(result.map_err(|error| {
+                                if *this.attempt > 1 && class == Class::Refused {
+                                    // It went no further than to us.
+                                    policy.budget.refund();
+                                }
+                                this.before.rather_than(error)
+                            }));
                         }
                     };
                     tracing::trace!(
@@ -162,15 +163,15 @@ where
                         "repeating"
                     );
                     *this.attempt += 1;
-                    *this.last = None;
                     let next = Some(next);
                     match result {
                         Ok(response) => {
+                            this.before.answered();
                             let discarding = policy.replay.discard(response);
                             this.state.set(State::Discarding { discarding, next });
                         }
                         Err(error) => {
-                            *this.last = Some(error);
+                            this.before.failed(class, error);
                             this.state.set(State::Sleeping { next, alarm: RareAlarm::default() });
                         }
                     }
@@ -376,12 +377,12 @@ mod tests {
         let (inner, service, future) = of(large);
         assert_eq!(service, 2 * size_of::<usize>(), "whether it is ready, and one handle");
         let ours = future - inner - kept;
-        assert!(ours <= 56, "{ours} bytes beside the future, the kept copy and the clone");
+        assert!(ours <= 64, "{ours} bytes beside the future, the kept copy and the clone");
 
         // Where the future is small, a request that waits with its token takes its place.
         let small = service_fn(|_: [u64; 32]| at_once(Ok::<(), BoxError>(())));
         let (_, _, future) = of(small);
         let ours = future - request - kept;
-        assert!(ours <= 96, "{ours} bytes beside the request, the kept copy and the clone");
+        assert!(ours <= 104, "{ours} bytes beside the request, the kept copy and the clone");
     }
 }

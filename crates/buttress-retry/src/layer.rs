@@ -24,11 +24,14 @@ use crate::{
 ///
 /// # The last answer
 ///
-/// What is returned is the last attempt's own response or error, by value. There are two exceptions. If the
-/// last attempt was *refused* by one of our own layers, as when a breaker has opened meanwhile, the error of the
-/// attempt before it is returned: it tells what is wrong, and not only that we stopped asking. (Where that
-/// attempt was answered by a response, it is gone, and the refusal is returned.) And an error of *readiness*
-/// ends the request as it is.
+/// What is returned is the last attempt's own response or error, by value, unless that is a word of our own that
+/// the attempt was *not sent*: a refusal, as when a breaker has opened meanwhile, or an
+/// [`Elapsed`](buttress_core::Elapsed) while the callee was not ready. Then the error of the attempt before it is
+/// returned: it tells what is wrong, and not only that we stopped asking. Where that attempt was answered by a
+/// response, which is gone, a [`Both`](buttress_core::Both) of our word and of [`Attempted`](crate::Attempted) is
+/// returned. So a [`Rejected`](buttress_core::Rejected) that comes by itself means that nothing was ever sent.
+///
+/// An error of *readiness* ends the request as it is.
 ///
 /// # One retry in charge
 ///

@@ -55,6 +55,7 @@
 //! | `debug` | `not repeated` | `attempt`, `class`, `reason`: `budget` |
 
 mod backoff;
+mod before;
 mod budget;
 mod future;
 mod layer;
@@ -65,13 +66,10 @@ mod sync;
 
 pub use self::{
     backoff::Backoff,
+    before::Attempted,
     budget::{Budget, BudgetSettings, BudgetStats, Token},
     future::ResponseFuture,
     layer::RetryLayer,
     service::RetryService,
     settings::RetrySettings,
 };
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/retry.md")]
-struct Chapter;

@@ -11,10 +11,10 @@ use std::{
 
 use crate::support::*;
 use buttress_core::{
-    BoxError, Class, CloneReplay, Context, Discard, Kept, KeptClone, NoReplay, Reason, Rejected,
-    Replay, edge,
+    BoxError, Class, CloneReplay, Context, Discard, Elapsed, ErrorsAsFailures, Kept, KeptClone,
+    Limit, NoReplay, Reason, Rejected, Replay, edge, find, judge,
 };
-use buttress_retry::{Backoff, Budget, BudgetSettings, RetryLayer};
+use buttress_retry::{Attempted, Backoff, Budget, BudgetSettings, RetryLayer};
 use tokio::time::{Sleep, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -422,14 +422,42 @@ async fn a_refusal_after_a_real_error_tells_the_error_and_gives_the_token_back()
     assert_eq!(budget.balance(), 1.0, "one repeat was sent, and one went no further than to us");
 }
 
+/// What a refusal is when an earlier attempt was sent: it is not the whole story.
+#[track_caller]
+fn tells_that_it_was_sent<E: std::error::Error + PartialEq + 'static>(error: &BoxError, ours: &E) {
+    assert!(!error.is::<E>(), "by itself it would say that nothing was ever sent");
+    assert_eq!(find(&**error), Some(ours));
+    assert!(find::<Attempted>(&**error).is_some());
+    assert_eq!(judge::<(), _>(&ErrorsAsFailures, Err(error)), Class::Transient { after: None });
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_refusal_after_a_response_that_is_gone_is_returned() {
+async fn a_refusal_after_a_response_that_is_gone_says_that_something_was_sent() {
     let budget = Budget::default();
     let callee = Callee::new([failed(1), Act::Answer(BUSY)]);
     let opens = Refusing::new(callee.clone(), OPEN, 3);
     let error = send(&mut within(&budget).layer(opens)).await.unwrap_err();
-    assert_eq!(error.downcast_ref(), Some(&OPEN), "and not an error that is older than the answer");
+    tells_that_it_was_sent(&error, &OPEN);
+    assert!(find::<Failed>(&*error).is_none(), "not an error that is older than the answer");
     assert_eq!(budget.balance(), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callee_that_is_no_longer_ready_does_not_hide_that_it_was_sent_something() {
+    let unsent = || Elapsed::new(Limit::Attempt, SEC).unsent();
+    // A response that is gone, then nothing but our own words.
+    let callee =
+        Callee::new([Act::Answer(BUSY), Act::Fail(unsent().into()), Act::Fail(unsent().into())]);
+    let error = send(&mut over(&at_once(), &callee)).await.unwrap_err();
+    tells_that_it_was_sent(&error, &unsent());
+    // An error of the callee's says so itself, and outranks them.
+    let callee = Callee::new([failed(1), Act::Fail(unsent().into()), Act::Fail(OPEN.into())]);
+    let error = send(&mut over(&at_once(), &callee)).await.unwrap_err();
+    assert_eq!(error.downcast::<Failed>().unwrap().0, 1);
+    // Where nothing was ever sent, that is what comes out.
+    let callee = Callee::new([Act::Fail(unsent().into()), Act::Fail(OPEN.into())]);
+    let error = send(&mut over(&at_once(), &callee)).await.unwrap_err();
+    assert_eq!(error.downcast_ref(), Some(&unsent()));
 }
 
 /// An error of the callee's that has one of our refusals for its source.
