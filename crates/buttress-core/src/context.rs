@@ -120,6 +120,19 @@ impl Deadline {
         self.0.saturating_duration_since(now)
     }
 
+    /// The limit that it was, seen from `start`: what was left then, rounded up to a whole millisecond if it
+    /// was one at least.
+    ///
+    /// Whoever finds a deadline knows no more than that. Somebody fixed it a moment ago, by a clock that was
+    /// read once more since; and the same limit should read the same each time.
+    #[must_use]
+    pub fn limit_from(self, start: Instant) -> Duration {
+        const MS: Duration = Duration::from_millis(1);
+        let left = self.left(start);
+        let beyond = Duration::from_nanos(u64::from(left.subsec_nanos()) % 1_000_000);
+        if left < MS || beyond.is_zero() { left } else { left.saturating_add(MS - beyond) }
+    }
+
     /// Whether it has passed at `now`. It has at the very instant.
     #[must_use]
     pub fn has_passed(self, now: Instant) -> bool {
@@ -374,6 +387,17 @@ mod tests {
         assert!(futures_util::poll!(scoped.as_mut()).is_pending());
         at(1).within(|| drop(scoped));
         assert_eq!(dropped.get(), 101);
+    }
+
+    #[test]
+    fn a_limit_that_was_found_reads_as_it_was_set() {
+        let (start, second) = (edge::now(), Duration::from_secs(1));
+        let limit = |left| Deadline::at(start + left).limit_from(start);
+        assert_eq!(limit(second), second);
+        assert_eq!(limit(second - Duration::from_nanos(1)), second, "a clock was read in between");
+        assert_eq!(limit(second - Duration::from_micros(999)), second);
+        assert_eq!(limit(Duration::from_nanos(1)), Duration::from_nanos(1));
+        assert_eq!(limit(Duration::ZERO), Duration::ZERO);
     }
 
     #[test]

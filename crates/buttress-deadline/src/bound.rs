@@ -9,6 +9,8 @@ pub(crate) struct Bound {
     start: Instant,
     until: Option<Deadline>,
     which: Limit,
+    /// Whether it is not our own limit, but a deadline that was found.
+    is_inherited: bool,
     /// Whether the request's deadline has been looked for where it would be.
     is_settled: bool,
 }
@@ -18,7 +20,7 @@ impl Bound {
     pub(crate) fn start(limit: Duration, which: Limit) -> Self {
         let start = edge::now();
         let until = Deadline::from_now(start, limit);
-        let mut bound = Self { start, until, which, is_settled: false };
+        let mut bound = Self { start, until, which, is_inherited: false, is_settled: false };
         bound.is_settled = bound.inherit();
         bound
     }
@@ -40,6 +42,7 @@ impl Bound {
         if self.until.is_none_or(|until| deadline <= until) {
             self.until = Some(deadline);
             self.which = Limit::Total;
+            self.is_inherited = true;
         }
         true
     }
@@ -63,7 +66,10 @@ impl Bound {
             return Rejected::new(reason, layer).into();
         }
         // Without an instant there is no end, and nobody asks.
-        let limit = self.until.map_or(Duration::MAX, |until| until.left(self.start));
+        let limit = self.until.map_or(Duration::MAX, |until| match self.is_inherited {
+            true => until.limit_from(self.start),
+            false => until.left(self.start),
+        });
         tracing::debug!(layer, which = ?self.which, ?limit, sent = is_sent, "time ran out");
         let elapsed = Elapsed::new(self.which, limit);
         if is_sent { elapsed } else { elapsed.unsent() }.into()

@@ -63,7 +63,3 @@ pub use self::{
     timeout::{CallTimeout, CallTimeoutLayer, TimeoutLayer, TimeoutService},
 };
 pub use buttress_core::{Deadline, Elapsed, Limit, Reason, Rejected};
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/deadline.md")]
-struct Chapter;

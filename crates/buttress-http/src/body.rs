@@ -92,7 +92,7 @@ impl<B> Body<B> {
     /// The same, to be at its end when `deadline` comes.
     #[must_use]
     pub fn until(self, deadline: Deadline) -> Self {
-        let total = deadline.left(edge::now());
+        let total = deadline.limit_from(edge::now());
         self.limited(Some(deadline), total, None)
     }
 

@@ -151,7 +151,7 @@ impl Carried {
 
     fn limit(self) -> (Option<Deadline>, Duration) {
         match self {
-            Self::Known(Some((deadline, since))) => (Some(deadline), deadline.left(since)),
+            Self::Known(Some((deadline, since))) => (Some(deadline), deadline.limit_from(since)),
             Self::Known(None) | Self::Unknown => (None, Duration::ZERO),
         }
     }

@@ -47,8 +47,3 @@ pub use self::{
     replay::{HttpReplay, Idempotent},
     retry_after::retry_after,
 };
-
-/// The chapter's code is run with the tests. (It needs the feature `hyper`.)
-#[cfg(all(doctest, feature = "hyper"))]
-#[doc = include_str!("../../../docs/http.md")]
-struct Chapter;

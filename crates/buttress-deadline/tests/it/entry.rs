@@ -1,12 +1,12 @@
 //! Where the request enters.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use buttress_core::Deadline;
 use buttress_core::edge;
 use buttress_deadline::{DeadlineLayer, EntryLayer};
 use buttress_test::Readiness;
-use tokio::time::sleep;
+use tokio::time::{advance, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, buffer::Buffer, service_fn};
 
 use crate::support::{due_in, echo, elapsed, poll_ready, secs, seen, silent, total};
@@ -73,4 +73,15 @@ async fn its_readiness_is_the_inner_services() {
     probe.set_readiness(Readiness::Ready);
     assert!(poll_ready(&mut entry).await.is_ready());
     assert_eq!(entry.call(1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_was_fixed_above_reads_as_it_was_set() {
+    let beneath = service_fn(|n: u32| async move {
+        // Between the two the clock goes on, if only by some microseconds.
+        advance(Duration::from_micros(12)).await;
+        DeadlineLayer::new(secs(1)).layer(silent()).oneshot(n).await
+    });
+    let answer = EntryLayer::new(secs(1)).layer(beneath).oneshot(1).await;
+    assert_eq!(elapsed(answer), total(secs(1)));
 }
