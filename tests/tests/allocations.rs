@@ -16,8 +16,11 @@ use allocation_counter::measure;
 use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
     Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Select, Shed, ShedLayer,
-    ShedSettings, Standard, TimeoutLayer, http::ByAuthority,
+    ShedSettings, Standard, TimeoutLayer,
+    http::{ByAuthority, hyper},
 };
+use bytes::Bytes;
+use http_body_util::Full;
 use tower::{Layer, Service};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -92,4 +95,53 @@ fn a_breaker_that_is_there_is_found_without_allocating() {
         assert_eq!(measure(|| drop(breakers.select(&request))).count_total, 0);
     }
     assert_eq!(breakers.len(), 1, "both name one host");
+}
+
+#[test]
+fn an_http_request_costs_its_copy_and_nothing_else() {
+    type Request = http::Request<Full<Bytes>>;
+    type Response = http::Response<Full<Bytes>>;
+
+    /// Answers at once.
+    #[derive(Clone, Copy)]
+    struct Echo;
+
+    impl Service<Request> for Echo {
+        type Response = Response;
+        type Error = Infallible;
+        type Future = Ready<Result<Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request) -> Self::Future {
+            ready(Ok(http::Response::new(request.into_body())))
+        }
+    }
+
+    let request = |headers: usize| {
+        let mut request = http::Request::get("http://example.com/").body(Full::default()).unwrap();
+        for n in 0..headers {
+            let name = http::HeaderName::try_from(format!("x-{n}")).unwrap();
+            request.headers_mut().insert(name, http::HeaderValue::from_static("7"));
+        }
+        request
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _in = runtime.enter();
+    let mut service = Standard::http().build().unwrap().layer(hyper(Echo));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut call = |request: Request| {
+        assert!(matches!(service.poll_ready(&mut cx), Poll::Ready(Ok(()))));
+        let call = pin!(service.call(request));
+        assert!(matches!(call.poll(&mut cx), Poll::Ready(Ok(_))));
+    };
+    call(request(0));
+    for headers in [0, 1, 8] {
+        let (sent, copied) = (request(headers), request(headers));
+        let copy = measure(|| drop(copied.clone())).count_total;
+        assert_eq!(measure(|| call(sent)).count_total, copy, "{headers} headers");
+        assert_eq!(copy > 0, headers > 0);
+    }
 }
