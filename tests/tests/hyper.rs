@@ -6,6 +6,7 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -17,11 +18,12 @@ use std::{
 use buttress::{
     BoxError, BudgetSettings, Bulkhead, BulkheadLayer, BulkheadSettings, Elapsed, HttpService,
     HttpStandard, Limit, RetrySettings, Standard, find,
-    http::{RejectedAsResponseLayer, hyper},
+    http::{HttpReplay, RejectedAsResponseLayer, ReplayBody, hyper},
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode, header::HeaderName};
+use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -257,6 +259,68 @@ async fn a_call_that_timed_out_resets_its_stream() {
     }
     assert!(seen.load(SeqCst) > 0 && accepted.load(SeqCst) == 1);
     until("the server works on nothing", || working.load(SeqCst) == 0).await;
+}
+
+/// An upload of which a beginning comes, and then nothing for ever.
+struct Upload {
+    begun: bool,
+    _alive: Working,
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if std::mem::replace(&mut self.begun, true) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from("hello")))))
+    }
+}
+
+// TMO-07
+#[tokio::test]
+async fn a_call_that_timed_out_lets_go_of_its_upload() {
+    for http2 in [false, true] {
+        let (addr, accepted, _) = serve(move |socket| async move {
+            let hangs = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| {
+                let read = request.into_body().collect();
+                async move {
+                    let _ = read.await;
+                    std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+                }
+            });
+            let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(socket), hangs)
+                .await;
+        })
+        .await;
+        let inner: Client<_, ReplayBody<Upload>> =
+            Client::builder(TokioExecutor::new()).http2_only(http2).build_http();
+        let stack = Standard::http().total(ms(300)).attempt(ms(200));
+        let retry = RetrySettings::default().attempts(2).base(ms(1)).cap(ms(2));
+        let stack = stack.retry(retry).replay(HttpReplay::record(1024)).build().unwrap();
+        let client = stack.layer(hyper(inner));
+        let alive = Arc::new(AtomicUsize::new(0));
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            alive.fetch_add(1, SeqCst);
+            let upload = Upload { begun: false, _alive: Working(alive.clone()) };
+            let request = Request::put(format!("http://{addr}/")).body(upload).unwrap();
+            calls.spawn(client.clone().oneshot(request));
+        }
+        while let Some(result) = calls.join_next().await {
+            result.unwrap().expect_err("nobody answers");
+        }
+        assert!(accepted.load(SeqCst) > 0);
+        // The client goes on, and so do its connections' tasks.
+        until("every upload is let go of", || alive.load(SeqCst) == 0).await;
+        drop(client);
+    }
 }
 
 /// Waits for a bell before it answers, and tells how many wait at most.
