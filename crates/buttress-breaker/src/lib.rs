@@ -50,8 +50,3 @@ pub use self::{
     settings::{BreakerSettings, Window},
     stats::{State, Stats, Tally},
 };
-
-/// The chapter of the book, whose examples are tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/breaker.md")]
-struct Chapter;

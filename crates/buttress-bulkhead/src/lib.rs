@@ -74,7 +74,3 @@ pub use self::{
 
 /// What refusals call this layer.
 const NAME: &str = "bulkhead";
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/bulkhead.md")]
-struct Chapter;

@@ -54,7 +54,3 @@ pub use self::{
     service::FallbackService,
     when::{ByClass, When},
 };
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/fallback.md")]
-struct Chapter;

@@ -114,7 +114,3 @@ pub use self::{
 
 /// What refusals call this layer.
 const NAME: &str = "shed";
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/shed.md")]
-struct Chapter;

@@ -1,4 +1,50 @@
 //! The code of the README and of the chapters, run with the tests.
+//!
+//! They show the whole crate, so each needs the features that it shows.
 
+#[cfg(all(feature = "http", feature = "shed", feature = "standard"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(feature = "standard")]
+#[doc = include_str!("../../../docs/order.md")]
+struct Order;
+
+#[cfg(feature = "deadline")]
+#[doc = include_str!("../../../docs/deadline.md")]
+struct Deadline;
+
+#[cfg(feature = "retry")]
+#[doc = include_str!("../../../docs/retry.md")]
+struct Retry;
+
+#[cfg(feature = "breaker")]
+#[doc = include_str!("../../../docs/breaker.md")]
+struct Breaker;
+
+#[cfg(feature = "bulkhead")]
+#[doc = include_str!("../../../docs/bulkhead.md")]
+struct Bulkhead;
+
+#[cfg(feature = "shed")]
+#[doc = include_str!("../../../docs/shed.md")]
+struct Shed;
+
+#[cfg(feature = "fallback")]
+#[doc = include_str!("../../../docs/fallback.md")]
+struct Fallback;
+
+#[cfg(all(feature = "http", feature = "standard"))]
+#[doc = include_str!("../../../docs/http.md")]
+struct Http;
+
+#[cfg(all(feature = "serde", feature = "shed", feature = "standard"))]
+#[doc = include_str!("../../../docs/settings.md")]
+struct Settings;
+
+#[cfg(feature = "standard")]
+#[doc = include_str!("../../../docs/operations.md")]
+struct Operations;
+
+#[doc = include_str!("../../../docs/guarantees.md")]
+struct Guarantees;
