@@ -73,6 +73,7 @@ fn fallback_keeps_the_contract() {
     contract(|| Subject::stateless(layer()), || 1_u32, || 2_u32);
 }
 
+// BLK-02, BLK-11
 #[test]
 fn the_whole_stack_keeps_the_contract() {
     let make = || {
@@ -83,6 +84,7 @@ fn the_whole_stack_keeps_the_contract() {
     contract(make, || 1_u32, || 2_u32);
 }
 
+// BLK-11
 #[test]
 fn the_whole_http_stack_keeps_the_contract() {
     type Request = http::Request<Full<Bytes>>;

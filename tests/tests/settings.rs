@@ -30,6 +30,7 @@ fn the_defaults_work_and_fit() {
     assert_eq!(stack.settings(), &StandardSettings::default());
 }
 
+// BKO-10
 #[test]
 fn every_setting_that_cannot_work_is_named() {
     let nan = f64::NAN;
@@ -104,6 +105,7 @@ fn a_window_shorter_than_an_attempt_is_a_warning_and_no_error() {
     assert!(warning.to_string().contains("`breaker.window`"));
 }
 
+// BKO-10
 #[tokio::test(start_paused = true)]
 async fn never_is_a_total_and_a_nanosecond_an_attempt() {
     let never = Standard::generic().total(Duration::MAX).attempt(Duration::MAX).attempts(1);

@@ -43,6 +43,7 @@ async fn moody(repeats: Arc<AtomicU64>) -> Result<u32, BoxError> {
     }
 }
 
+// OPS-02
 #[test]
 fn whoever_walks_away_leaves_nothing_behind() {
     let loud = std::panic::take_hook();

@@ -25,6 +25,7 @@ fn call(breaker: &Breaker, class: Class) {
 
 const BAD: Class = Class::Fatal;
 
+// CBK-06
 #[tokio::test(start_paused = true)]
 async fn every_class_says_what_is_documented() {
     let (after, none) = (Some(SECOND), None);

@@ -618,6 +618,7 @@ async fn of_a_hundred_clones_at_a_barrier_three_get_through_when_half_open() {
     assert_eq!(breaker.stats().in_flight(), 0);
 }
 
+// BLK-01
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_is_applied_many_times_shares_its_breaker() {
     let breaker = touchy();
@@ -634,6 +635,7 @@ async fn a_layer_that_is_applied_many_times_shares_its_breaker() {
 
 // === Shapes ===
 
+// HTP-08
 #[test]
 fn nothing_is_asked_of_the_inner_service_that_is_not_needed() {
     // Neither `Clone` nor `Send` nor `'static`: a service that borrows what is neither.
@@ -662,6 +664,7 @@ fn sizes_are_known() {
     assert!(outer - inner <= 64, "{outer} - {inner}");
 }
 
+// HTP-08
 #[test]
 fn a_service_of_it_has_a_name_and_goes_where_its_parts_go() {
     fn anywhere<T: Clone + Send + Sync + 'static>(_: &T) {}

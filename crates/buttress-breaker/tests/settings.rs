@@ -43,6 +43,7 @@ fn defaults_and_presets_work() {
     assert_eq!(breaker.settings(), &ours());
 }
 
+// BKO-10
 #[test]
 fn a_window_holds_at_least_a_call_and_not_all_of_them() {
     refused(ours().window(Window::calls(0)).min_calls(1), "window");
@@ -84,6 +85,7 @@ fn a_rate_is_a_share_and_not_nothing() {
     }
 }
 
+// BKO-10
 #[test]
 fn a_call_is_slow_after_some_time() {
     refused(ours().slow_call(Duration::ZERO), "slow_call");
@@ -102,6 +104,7 @@ fn a_run_is_of_at_least_one_failure() {
     works(ours().consecutive(None));
 }
 
+// BKO-10
 #[test]
 fn it_stays_open_for_some_time_and_at_most_the_longest() {
     refused(ours().open(Duration::ZERO), "open");
@@ -124,6 +127,7 @@ fn jitter_is_less_than_the_whole() {
     works(ours().open_jitter(0.999));
 }
 
+// BKO-10
 #[test]
 fn there_is_at_least_one_probe_and_no_herd_of_them() {
     refused(ours().probes(0), "probes");

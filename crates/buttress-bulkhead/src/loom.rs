@@ -17,6 +17,7 @@ fn assert_idle(bulkhead: &Bulkhead) {
     assert!(bulkhead.try_acquire().is_err(), "there are {} slots, and no more", slots.len());
 }
 
+// BLK-06
 #[test]
 fn no_more_slots_are_out_than_there_are() {
     model(|| {
@@ -70,6 +71,7 @@ fn whoever_queues_while_a_slot_comes_back_gets_it() {
     });
 }
 
+// BLK-07
 #[test]
 fn a_slot_on_its_way_to_one_who_leaves_goes_to_the_next() {
     model(|| {

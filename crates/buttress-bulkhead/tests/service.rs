@@ -56,6 +56,7 @@ where
     service.ready().await.unwrap().call(n)
 }
 
+// BLK-11
 #[test]
 fn it_keeps_the_contract_of_layers_with_a_queue_and_without() {
     for places in [0, 100] {

@@ -28,6 +28,7 @@ fn a_limit_that_admits_nobody_or_cannot_be_counted_is_refused_by_name() {
     }
 }
 
+// BKO-10
 #[test]
 fn a_queue_in_which_nobody_may_wait_is_refused_and_both_settings_are_named() {
     for places in [1, usize::MAX] {

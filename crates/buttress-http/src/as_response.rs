@@ -363,6 +363,7 @@ mod tests {
         }
     }
 
+    // TMO-08
     #[test]
     fn a_table_of_ones_own_changes_single_lines() {
         let teapot = |error: &(dyn Error + 'static)| match error.downcast_ref::<io::Error>() {

@@ -399,6 +399,7 @@ mod tests {
         assert_eq!(elapsed(read(body.unwrap()).await.1).which(), Limit::Total);
     }
 
+    // BKO-10
     #[tokio::test(start_paused = true)]
     async fn idle_of_zero_is_refused_and_for_ever_is_no_limit() {
         let refused = Body::new(scripted([])).idle(Duration::ZERO).map(drop).unwrap_err();
@@ -488,6 +489,7 @@ mod tests {
     }
 
     // The law for bodies.
+    // TMO-02
     #[tokio::test(start_paused = true)]
     async fn bytes_trailers_and_hints_are_the_same_with_and_without() {
         let steps = [data("he"), Step::Wait(secs(1)), data("llo"), trailers("checksum", "7")];

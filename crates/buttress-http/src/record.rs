@@ -1036,6 +1036,7 @@ mod tests {
     }
 
     proptest! {
+        // RET-05
         #[test]
         fn every_attempt_sends_a_beginning_of_the_same_body_and_the_last_sends_all(
             original in chunks(),

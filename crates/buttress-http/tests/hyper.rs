@@ -284,6 +284,7 @@ async fn what_a_buffer_says_is_looked_through() {
     assert_eq!(class_of(&error), Class::Unreachable);
 }
 
+// HTP-02
 #[tokio::test]
 async fn a_name_that_nobody_knows_was_not_sent_to() {
     let resolver = tower::service_fn(|_: Name| {
@@ -447,6 +448,7 @@ async fn what_the_client_does_not_take_is_the_callers_error() {
     assert_eq!(class_of(&fails(client(), old).await), Class::CallerError);
 }
 
+// HTP-02
 #[tokio::test]
 async fn a_certificate_that_does_not_verify_will_not_verify_next_time() {
     for (kind, class) in [

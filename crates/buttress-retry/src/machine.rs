@@ -183,6 +183,7 @@ mod tests {
     }
 
     proptest! {
+        // BKO-05
         #[test]
         fn an_attempt_begins_before_the_deadline_or_not_at_all(
             left in 0..10_000_000u64,

@@ -414,6 +414,7 @@ fn histories(seeds: std::ops::Range<u64>, steps: u32) {
 }
 
 // Two tests, for two threads.
+// CBK-02
 #[test]
 fn in_short_histories_it_does_what_a_naive_model_does() {
     histories(0..50_000, 24);
@@ -424,6 +425,7 @@ fn in_other_short_histories_it_does_what_a_naive_model_does() {
     histories(50_000..100_000, 24);
 }
 
+// CBK-02
 #[test]
 fn in_long_histories_it_does_what_a_naive_model_does() {
     histories(1_000_000..1_001_000, 300);

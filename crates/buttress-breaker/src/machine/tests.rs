@@ -304,6 +304,7 @@ fn callers_that_wait_until_their_deadline_open_it() {
     }
 }
 
+// CBK-04
 #[test]
 fn a_call_that_is_dropped_once_it_is_slow_was_abandoned() {
     let mut rig = Rig::new(plain().slow_call(SECOND));
@@ -367,6 +368,7 @@ fn the_open_time_doubles_while_probes_fail_up_to_the_longest_and_starts_over_aft
     assert_eq!(rig.stats().opened, 10);
 }
 
+// BKO-10
 #[test]
 fn an_open_time_beyond_the_clock_is_for_ever_and_no_panic() {
     let settings = plain().consecutive(1).open(Duration::MAX).open_max(Duration::MAX);
@@ -501,6 +503,7 @@ fn a_late_probe_that_nobody_has_replaced_still_has_its_say() {
     assert_eq!((rig.state(), rig.stats().expired), (State::Closed, 0));
 }
 
+// CBK-03
 #[test]
 fn a_callee_that_hangs_for_every_probe_opens_it_again() {
     for probes in [1, 3] {

@@ -104,6 +104,7 @@ mod tests {
 
     /// Eight threads pay in and take out while the clock goes on. Between rounds they meet, so every
     /// interval from one meeting to another holds whole operations, and the bound must hold in each.
+    // BUD-02
     #[test]
     fn eight_threads_keep_the_bound_in_every_interval() {
         const ROUNDS: usize = 60;

@@ -48,6 +48,7 @@ fn model(
     });
 }
 
+// BUD-02
 #[test]
 fn three_threads_take_no_more_than_there_is() {
     let settings = BudgetSettings::default().reserve(5).refill(0.0);
@@ -72,6 +73,7 @@ fn what_is_paid_in_and_given_back_meanwhile_is_granted_or_still_there() {
     });
 }
 
+// BUD-02
 #[test]
 fn a_tick_that_threads_see_at_different_times_is_refilled_once() {
     // A token a tick, up to four.

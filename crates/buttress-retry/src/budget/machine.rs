@@ -179,6 +179,7 @@ mod tests {
         }
     }
 
+    // BUD-01
     #[test]
     fn a_thousand_successes_earn_their_share_though_they_are_spent_as_they_come() {
         for ratio in [0.01, 0.1, 0.15, 0.33, 0.35, 0.6, 0.9, 1.0, 1.5, 10.0] {

@@ -154,6 +154,7 @@ fn a_budget_whose_clock_goes_back_gives_nothing_away() {
     }
 }
 
+// BUD-02
 #[tokio::test(start_paused = true)]
 async fn threads_that_ask_at_once_overdraw_nothing() {
     let budget = budget(BudgetSettings::default().reserve(1000).refill(0.0));
@@ -165,6 +166,7 @@ async fn threads_that_ask_at_once_overdraw_nothing() {
     assert_eq!((granted, budget.stats().granted, budget.stats().refused), (1000, 1000, 8));
 }
 
+// BKO-10
 #[test]
 fn settings_are_refused_by_name() {
     let refused = |settings: RetrySettings| {

@@ -55,6 +55,7 @@ async fn dropped_at_any_poll_a_request_keeps_only_the_tokens_of_what_was_sent() 
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), all, "it was dropped in every state");
 }
 
+// BLK-09
 #[tokio::test(start_paused = true)]
 async fn a_panic_before_the_request_was_sent_returns_the_token_and_one_after_it_does_not() {
     let cases: [(Callee, f64); 4] = [

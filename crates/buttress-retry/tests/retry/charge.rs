@@ -103,6 +103,7 @@ async fn one_that_cannot_repeat_leaves_the_number_of_the_one_above() {
     }
 }
 
+// RET-07, BLK-01
 #[tokio::test(start_paused = true)]
 async fn clones_of_a_layer_and_of_its_services_share_one_budget() {
     let budget = budget(BudgetSettings::default().reserve(1).refill(0.0));

@@ -500,6 +500,7 @@ fn the_layer_keeps_the_contract_of_all_layers() {
 #[derive(Debug)]
 struct Local(#[allow(dead_code)] Rc<()>);
 
+// RET-09, HTP-08
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_of_a_service_but_that_it_can_be_cloned() {
     let count = Rc::new(std::cell::Cell::new(0));
@@ -517,6 +518,7 @@ async fn nothing_is_asked_of_a_service_but_that_it_can_be_cloned() {
     assert_eq!(count.get(), 3);
 }
 
+// HTP-08
 #[test]
 fn the_service_can_be_stored_shared_and_sent() {
     fn sure<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}

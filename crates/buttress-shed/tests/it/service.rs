@@ -254,6 +254,7 @@ async fn an_observer_may_hold_the_place_to_the_end_of_the_body() {
     assert_eq!((stats.in_flight, stats.finished, stats.dropped), (0, 1, 2));
 }
 
+// BLK-01
 #[tokio::test(start_paused = true)]
 async fn one_layer_makes_services_that_share() {
     let shed = shed(2);
