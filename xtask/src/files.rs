@@ -1,12 +1,13 @@
 //! What may stand in the files of the repository.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use crate::workspace;
+use crate::{cases, workspace};
 
 /// A file that a reviewer cannot read and every clone pays for.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -44,6 +45,7 @@ pub(crate) fn check() -> Result<(Vec<String>, usize), String> {
     };
     let mut faults = Vec::new();
     let mut count = 0;
+    let mut texts = BTreeMap::new();
     for file in files {
         // Deleted here and not yet committed, or a link to a folder.
         let Some(bytes) = fs::metadata(root.join(&file)).ok().filter(|of| of.is_file()) else {
@@ -58,8 +60,12 @@ pub(crate) fn check() -> Result<(Vec<String>, usize), String> {
             ));
         } else if let Ok(text) = fs::read_to_string(root.join(&file)) {
             faults.extend(faults_of(&name, &text));
+            if name.ends_with(".rs") || name == cases::CHAPTER {
+                texts.insert(name, text);
+            }
         }
     }
+    faults.extend(cases::faults(&texts));
     Ok((faults, count))
 }
 

@@ -3,6 +3,7 @@
 //! What a person must see green before a change goes in is one command, `cargo xtask test`, and the same
 //! command on every machine. It is Rust, so that it needs nothing that the project does not need anyway.
 
+mod cases;
 mod command;
 mod features;
 mod files;
