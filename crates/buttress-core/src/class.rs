@@ -200,9 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn time_that_ran_out_before_anything_was_sent_is_no_answer_at_all() {
+    fn time_that_ran_out_proves_nothing_of_what_was_sent() {
         let elapsed = Elapsed::new(Limit::Attempt, Duration::from_secs(1));
         assert_eq!(judged(elapsed), Class::Transient { after: None });
-        assert_eq!(judged(elapsed.unsent()), Class::Unreachable);
+        assert_eq!(
+            judged(elapsed.unsent()),
+            Class::Transient { after: None },
+            "whoever wrote may have handed on the error of a call of its own"
+        );
     }
 }

@@ -209,9 +209,12 @@ impl Elapsed {
     }
 
     /// What it says of the callee: a classifier that has no better idea answers this.
+    ///
+    /// `Transient`, also where it was not [sent](Self::sent). That is true of *some* call: whoever wrote, and
+    /// then failed to ask another, may have handed on the other's error as it was.
     #[must_use]
     pub const fn class(&self) -> crate::Class {
-        if self.sent { crate::Class::Transient { after: None } } else { crate::Class::Unreachable }
+        crate::Class::Transient { after: None }
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
     marker::PhantomData,
     pin::{Pin, pin},
     ptr,
-    task::{Context, Poll, RawWakerVTable, Waker, ready},
+    task::{Context, Poll, RawWakerVTable, ready},
 };
 
 use pin_project_lite::pin_project;
@@ -26,6 +26,8 @@ use tokio::{
     task::coop,
     time::{Instant, Sleep, sleep_until},
 };
+
+use crate::edge;
 
 thread_local! {
     /// The task that the innermost lender polls for.
@@ -36,9 +38,14 @@ thread_local! {
     static DUE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// A task, as its waker tells it: whoever holds the same one is woken by the same timer.
+/// A task: who is polled with the same `Context` is woken by the same timer, and polled again by its lender.
+///
+/// The waker alone does not tell. Two nested `block_on`s of one thread share theirs, and there the inner one
+/// would wait for a lender that waits for it. The lender's frame borrows its `Context` for as long as it
+/// lends, so no other lies at that address. What is polled with a new one arms a timer of its own.
 #[derive(Clone, Copy)]
 struct Task {
+    context: *const (),
     data: *const (),
     vtable: *const RawWakerVTable,
 }
@@ -88,7 +95,7 @@ pub fn poll_within<F: Future>(
     let mut due = None;
     loop {
         let had_budget = coop::has_budget_remaining();
-        let lending = Lending::open(cx.waker(), due);
+        let lending = Lending::open(cx, due);
         if let Poll::Ready(output) = inner.as_mut().poll(cx) {
             return Poll::Ready(Some(output));
         }
@@ -99,8 +106,9 @@ pub fn poll_within<F: Future>(
         if until.is_some_and(|until| until <= at) {
             return Poll::Ready(None);
         }
-        // What asked for `at` is due. The second round finds its budget used up, if the first did.
-        due = Some(at);
+        // What asked for `at` is due, and where we come late, what asked for later is due as well: else they
+        // would be found one a round. The second round finds its budget used up, if the first did.
+        due = Some(at.max(edge::now()));
     }
 }
 
@@ -113,7 +121,7 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 /// Asks whoever lends a timer to this task. `None` if nobody does.
 fn poll_lent(until: Instant, cx: &Context<'_>) -> Option<Poll<()>> {
-    if LENDER.get() != Some(Task::of(cx.waker())) {
+    if LENDER.get() != Some(Task::of(cx)) {
         return None;
     }
     if DUE.get().is_some_and(|due| until <= due) {
@@ -136,14 +144,18 @@ fn poll_own(sleep: Pin<&mut Sleep>, had_budget: bool, cx: &mut Context<'_>) -> P
 // === impl Task ===
 
 impl Task {
-    fn of(waker: &Waker) -> Self {
-        Self { data: waker.data(), vtable: waker.vtable() }
+    fn of(cx: &Context<'_>) -> Self {
+        let waker = cx.waker();
+        let context = ptr::from_ref(cx).cast();
+        Self { context, data: waker.data(), vtable: waker.vtable() }
     }
 }
 
 impl PartialEq for Task {
     fn eq(&self, other: &Self) -> bool {
-        ptr::eq(self.data, other.data) && ptr::eq(self.vtable, other.vtable)
+        ptr::eq(self.context, other.context)
+            && ptr::eq(self.data, other.data)
+            && ptr::eq(self.vtable, other.vtable)
     }
 }
 
@@ -194,9 +206,9 @@ impl RareAlarm {
 // === impl Lending ===
 
 impl Lending {
-    fn open(waker: &Waker, due: Option<Instant>) -> Self {
+    fn open(cx: &Context<'_>, due: Option<Instant>) -> Self {
         Self {
-            lender: LENDER.replace(Some(Task::of(waker))),
+            lender: LENDER.replace(Some(Task::of(cx))),
             wish: WISH.take(),
             // What is due for an outer lender is for this one's limit to hear first: at the same instant,
             // the outer limit speaks. If it is not this one's, it is passed on in a second round.
@@ -230,7 +242,6 @@ mod tests {
     use tokio::time::{Sleep, timeout};
 
     use super::*;
-    use crate::edge;
 
     pin_project! {
         /// A limit as a layer would write it. Counts the timers that are armed in its tree.
@@ -261,7 +272,11 @@ mod tests {
     }
 
     fn limited<F>(seconds: u64, inner: F) -> Limited<F> {
-        Limited { inner, alarm: Alarm::default(), until: Some(edge::now() + secs(seconds)) }
+        limited_to(secs(seconds), inner)
+    }
+
+    fn limited_to<F>(limit: Duration, inner: F) -> Limited<F> {
+        Limited { inner, alarm: Alarm::default(), until: Some(edge::now() + limit) }
     }
 
     /// Polls once, then tells whether the outermost limit armed a timer, and for when.
@@ -347,6 +362,44 @@ mod tests {
         assert_eq!(timeout(secs(1000), outer).await, Ok(None));
         assert_eq!(edge::now() - start, secs(30));
         assert_eq!(moved.await.unwrap(), (None, start + secs(10)));
+    }
+
+    #[test]
+    fn a_limit_in_a_nested_runtime_does_not_wait_for_a_lender_that_waits_for_it() {
+        // Real time, and a thread of its own: what goes wrong here hangs, and both share one waker.
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let inner = || limited_to(Duration::from_millis(20), pending::<()>());
+            let outer = limited(3600, async {
+                tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(inner()))
+            });
+            done.send(runtime.block_on(outer)).unwrap();
+        });
+        assert_eq!(ended.recv_timeout(secs(60)), Ok(Some(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_that_are_late_together_are_found_together() {
+        let polls = std::cell::Cell::new(0);
+        let all: Vec<_> = (1..=1000).map(|n| Box::pin(limited(n, pending::<()>()))).collect();
+        let mut all = all.into_iter().map(Some).collect::<Vec<_>>();
+        let together = poll_fn(|cx| {
+            for slot in &mut all {
+                if let Some(limited) = slot {
+                    polls.set(polls.get() + 1);
+                    if limited.as_mut().poll(cx).is_ready() {
+                        *slot = None;
+                    }
+                }
+            }
+            if all.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let mut outer = pin!(limited(1_000_000, together));
+        assert!(futures_util::poll!(outer.as_mut()).is_pending());
+        tokio::time::advance(secs(10_000)).await;
+        assert_eq!(outer.await, Some(()));
+        assert!(polls.get() <= 4_000, "{} polls of 1000 limits", polls.get());
     }
 
     #[tokio::test(start_paused = true)]
