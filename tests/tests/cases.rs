@@ -435,3 +435,41 @@ async fn in_the_http_stack_one_bad_host_does_not_cut_off_another() {
     assert_eq!(send("http://good.test/").await.unwrap().status(), 200);
     assert_eq!(called.lock().unwrap().len(), 21, "the bad one was spared");
 }
+
+/// Paid, but could not tell the auditor.
+#[derive(Debug)]
+struct Audit(io::Error);
+
+impl fmt::Display for Audit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("paid, but could not tell the auditor")
+    }
+}
+
+impl std::error::Error for Audit {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+// RET-11
+#[tokio::test(start_paused = true)]
+async fn a_service_that_paid_and_then_could_not_reach_another_is_not_asked_to_pay_again() {
+    type Failed = fn() -> BoxError;
+    let refused = || Audit(io::ErrorKind::ConnectionRefused.into()).into();
+    // Handed on with `?`, as a client of its own said them.
+    let not_ready = || Elapsed::new(Limit::Attempt, SECOND).unsent().into();
+    let open = || Rejected::new(Reason::CircuitOpen, "breaker").into();
+    for failed in [refused as Failed, not_ready, open] {
+        let paid = Arc::new(AtomicUsize::new(0));
+        let counted = paid.clone();
+        let payments = service_fn(move |_: Request<Full<Bytes>>| {
+            counted.fetch_add(1, SeqCst);
+            ready(Err::<Response<Full<Bytes>>, _>(failed()))
+        });
+        let client = Standard::http().build().unwrap().layer(hyper(payments));
+        let payment = Request::post("http://bank.test/").body(Full::from("all")).unwrap();
+        let error = client.oneshot(payment).await.map(drop).unwrap_err();
+        assert_eq!(paid.load(SeqCst), 1, "{error}");
+    }
+}

@@ -56,11 +56,14 @@ pub struct Elapsed {
 
 /// Which limit it was that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Limit {
     /// One attempt's. Another may follow.
     Attempt,
     /// The whole request's.
     Total,
+    /// The wait for the next frame of a body. The answer had begun to come.
+    Idle,
 }
 
 /// Two errors, neither of which may be lost: the one that ended it, and the one that led to it.
@@ -190,7 +193,7 @@ impl Elapsed {
         self
     }
 
-    /// Whether it was the attempt's limit or the whole request's.
+    /// Whose limit it was: the attempt's, the whole request's, or that of a body which fell silent.
     #[must_use]
     pub const fn which(&self) -> Limit {
         self.which
@@ -220,11 +223,12 @@ impl Elapsed {
 
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let which = match self.which {
-            Limit::Attempt => "attempt",
-            Limit::Total => "request",
+        let (which, missing) = match self.which {
+            Limit::Attempt => ("attempt", "no answer"),
+            Limit::Total => ("request", "no answer"),
+            Limit::Idle => ("body", "nothing came"),
         };
-        let waited_for = if self.sent { "no answer" } else { "not ready" };
+        let waited_for = if self.sent { missing } else { "not ready" };
         write!(f, "{which} timed out: {waited_for} within {:?}", self.limit)
     }
 }
@@ -316,8 +320,17 @@ mod tests {
     }
 
     #[test]
+    fn a_body_that_fell_silent_is_no_attempt_that_had_no_answer() {
+        let silent = Elapsed::new(Limit::Idle, Duration::from_secs(1));
+        assert_eq!(silent.to_string(), "body timed out: nothing came within 1s");
+        assert_eq!(silent.class(), crate::Class::Transient { after: None });
+    }
+
+    #[test]
     fn nothing_that_is_shown_ends_in_a_full_stop() {
-        let shown = [OPEN.to_string(), LATE.to_string(), LATE.unsent().to_string()];
+        let silent = Elapsed::new(Limit::Idle, Duration::ZERO);
+        let late = [LATE, LATE.unsent(), silent].map(|late| late.to_string());
+        let shown = [OPEN.to_string()].into_iter().chain(late).collect::<Vec<_>>();
         assert!(shown.iter().all(|s| !s.ends_with('.') && s.starts_with(char::is_lowercase)));
     }
 }

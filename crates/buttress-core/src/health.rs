@@ -27,8 +27,8 @@ pub struct Reading {
 
 /// A part that can tell how well it is.
 ///
-/// Breakers, bulkheads and readiness checks are such parts. Whoever decides by health, as a leader
-/// does that resigns, takes signals, and so meets them all without knowing any.
+/// Breakers, bulkheads and readiness checks are such parts. Whoever decides by health, as a readiness probe
+/// does, takes signals, and so meets them all without knowing any.
 pub trait HealthSignal {
     /// How well it is at `now`. Cheap, and never blocks.
     fn sample(&self, now: Instant) -> Reading;

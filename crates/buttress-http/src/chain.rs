@@ -33,6 +33,11 @@ fn bare_or_in<E: Error + 'static>(error: Link<'_>) -> Option<&E> {
         .or_else(|| error.downcast_ref::<Arc<E>>().map(|e| &**e))
 }
 
+/// Whether the link is nothing but a pointer to the next.
+pub(crate) fn is_pointer(error: Link<'_>) -> bool {
+    error.is::<Arc<dyn Error + Send + Sync>>()
+}
+
 fn beneath(error: Link<'_>) -> Option<Link<'_>> {
     if let Some(carried) = peel::<io::Error>(error).and_then(io::Error::get_ref) {
         return Some(carried);

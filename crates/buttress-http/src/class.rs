@@ -33,12 +33,14 @@ pub const OVERLOADED: HeaderName = HeaderName::from_static("x-buttress-overloade
 /// | canceled before a connection took it up | `Unreachable` | nothing was sent |
 /// | closed before the response was complete, reset, timed out, malformed | `Transient` | it may have been carried out |
 /// | the request's own body failed, or the client does not take such requests | `CallerError` | |
-/// | [`Elapsed`](buttress_core::Elapsed) | `Transient`; `Unreachable` if it says that nothing was sent | |
+/// | [`Elapsed`](buttress_core::Elapsed) | `Transient` | |
 /// | anything else | `Transient` | |
 ///
 /// An error is looked for in the whole chain of sources, in boxes, and in what an
-/// [`io::Error`](std::io::Error) carries; the outermost that is known decides. A
-/// [`Rejected`](buttress_core::Rejected) deep in it is the callee's failure. The errors of hyper and of
+/// [`io::Error`](std::io::Error) carries; the outermost that is known decides. But that nothing was sent is
+/// believed only where no error of somebody else's lies around it: a service that has paid, and then could
+/// not reach the auditor, fails with an error in which a connection was refused. And a
+/// [`Rejected`](buttress_core::Rejected) deep in the chain is the callee's failure. The errors of hyper and of
 /// hyper-util's client are known with the feature `hyper`.
 ///
 /// [RFC 9110, 15]: https://www.rfc-editor.org/rfc/rfc9110#section-15
@@ -360,7 +362,7 @@ mod tests {
     fn a_limit_of_somebody_beneath_does_not_prove_that_nothing_was_sent() {
         let elapsed = Elapsed::new(Limit::Attempt, Duration::from_secs(1));
         assert_eq!(judged(elapsed), TRANSIENT);
-        assert_eq!(judged(elapsed.unsent()), Class::Unreachable);
+        assert_eq!(judged(elapsed.unsent()), TRANSIENT, "a call of the callee's own, perhaps");
         assert_eq!(judged(wrapped(elapsed.unsent())), TRANSIENT);
         assert_eq!(judged(io::Error::other(elapsed.unsent())), TRANSIENT);
     }
@@ -372,17 +374,27 @@ mod tests {
 
         for kind in [ConnectionRefused, AddrNotAvailable] {
             let refused = || io::Error::from(kind);
+            let shared: Arc<dyn Error + Send + Sync> = Arc::new(refused());
             let wraps: [BoxError; 7] = [
                 refused().into(),
                 Box::new(Box::new(refused())),
                 Box::new(Arc::new(refused())),
+                Box::new(shared),
                 io::Error::other(refused()).into(),
-                wrapped(refused()).into(),
-                wrapped(wrapped(io::Error::other(Box::new(refused())))).into(),
+                io::Error::other(Box::new(io::Error::other(Arc::new(refused())))).into(),
                 Both::new(refused(), refused()).into(),
             ];
             for error in wraps {
                 assert_eq!(class_of(&*error), Class::Unreachable, "{error:?}");
+            }
+            // In an error that is not a transport's it may be of another call.
+            for error in [
+                BoxError::from(wrapped(refused())),
+                wrapped(wrapped(io::Error::other(Box::new(refused())))).into(),
+                io::Error::other(wrapped(refused())).into(),
+                Both::new(wrapped(refused()), refused()).into(),
+            ] {
+                assert_eq!(class_of(&*error), TRANSIENT, "{error:?}");
             }
         }
     }

@@ -4,36 +4,51 @@
 //! is [`Class::Unreachable`], which is repeated whatever the method. So the chain is walked from the
 //! outside in, and the first link that is known decides: a connection that was refused *while a body was
 //! being sent* is not one that was refused.
+//!
+//! And it is believed only as long as every link so far is a transport's. What lies in somebody else's error
+//! may be of another call: a service that has paid, and then could not reach the auditor, says so by an error
+//! in which a connection was refused.
 
 use std::{error::Error, io};
 
 use buttress_core::{Both, Class, Elapsed, Rejected};
 
-use crate::chain::{chain, peel};
+use crate::chain::{chain, is_pointer, peel};
 
 /// What an error says that came instead of a response.
 pub(crate) fn class_of(error: &(dyn Error + 'static)) -> Class {
     if error.is::<Rejected>() {
         return Class::Refused;
     }
-    // One that lies deeper speaks of a call that is not ours: that its request was not sent says nothing
-    // of ours.
     if let Some(elapsed) = peel::<Elapsed>(error) {
         return elapsed.class();
     }
+    let mut of_this_call = true;
     for link in chain(error) {
-        if let Some(both) = peel::<Both>(link) {
+        let class = match peel::<Both>(link) {
             // Either of them may have been sent.
-            return match class_of(both.error()) {
+            Some(both) => Some(match class_of(both.error()) {
                 Class::Unreachable => callees(class_of(both.cause())),
                 class => callees(class),
-            };
-        }
-        if let Some(class) = link_class(link) {
-            return class;
+            }),
+            None => link_class(link),
+        };
+        match class {
+            Some(Class::Unreachable) if !of_this_call => break,
+            Some(class) => return class,
+            None => of_this_call &= is_transports(link),
         }
     }
     Class::Transient { after: None }
+}
+
+/// Whether it is an error of a transport, which speaks of the call that it failed, and of no other.
+fn is_transports(link: &(dyn Error + 'static)) -> bool {
+    #[cfg(feature = "hyper")]
+    if peel::<hyper_util::client::legacy::Error>(link).is_some() {
+        return true;
+    }
+    peel::<io::Error>(link).is_some() || is_pointer(link)
 }
 
 /// A refusal that somebody else's error brought along is the callee's failure.

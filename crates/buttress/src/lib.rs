@@ -142,15 +142,11 @@ pub use self::standard::*;
 /// what is missing.
 ///
 /// ```
-/// use buttress::Standard;
-/// use tower::{Layer, service_fn};
+/// use buttress::BoxError;
+/// use tower::service_fn;
 ///
-/// # fn main() -> Result<(), buttress::InvalidSetting> {
-/// let echo = service_fn(|n: u32| async move { Ok::<_, std::io::Error>(n) });
-/// let service = Standard::generic().build()?.layer(echo);
-/// buttress::check::<u32, _>(&service);
-/// # Ok(())
-/// # }
+/// let echo = service_fn(|n: u32| async move { Ok::<_, BoxError>(n) });
+/// buttress::check::<u32, _>(&echo);
 /// ```
 pub fn check<Req, S>(service: &S)
 where

@@ -38,7 +38,8 @@ pub struct StandardSettings {
     /// How much all requests together may repeat: a tenth of what succeeds.
     pub budget: BudgetSettings,
     /// When a callee is spared. Where no slow call is set, a call is slow that takes half of `attempt`
-    /// (to turn that off, set it to [`Duration::MAX`]).
+    /// (to turn that off, set it to [`Duration::MAX`]). Where no lease of probes is set, it is the open time or
+    /// `attempt`, whichever is longer.
     pub breaker: BreakerSettings,
 }
 
@@ -52,6 +53,15 @@ pub enum Warning {
         /// How long outcomes count.
         window: Duration,
         /// How long one takes to be known.
+        attempt: Duration,
+    },
+    /// A probe's lease is shorter than an attempt: probes are replaced while they are still under way, so a
+    /// callee that is well but slow is asked more often than it should be, and a failure that comes late has no
+    /// say.
+    LeaseShorterThanAttempt {
+        /// How long a probe keeps its place.
+        lease: Duration,
+        /// How long one may take.
         attempt: Duration,
     },
 }
@@ -118,6 +128,7 @@ impl StandardSettings {
     pub(super) fn effective_breaker(&self) -> BreakerSettings {
         let mut breaker = self.breaker.clone();
         breaker.slow_call = breaker.slow_call.or(Some(self.attempt / 2).filter(|d| !d.is_zero()));
+        breaker.probe_lease = breaker.probe_lease.or(Some(breaker.open.max(self.attempt)));
         breaker
     }
 
@@ -153,6 +164,11 @@ impl StandardSettings {
         {
             warnings.push(Warning::WindowShorterThanAttempt { window, attempt: *attempt });
         }
+        if let Some(lease) = self.breaker.probe_lease
+            && lease < *attempt
+        {
+            warnings.push(Warning::LeaseShorterThanAttempt { lease, attempt: *attempt });
+        }
         Ok(warnings)
     }
 }
@@ -183,6 +199,11 @@ impl fmt::Display for Warning {
                 f,
                 "`breaker.window` is shorter than `attempt` ({window:?} < {attempt:?}): a callee that \
                  hangs may never open the breaker"
+            ),
+            Self::LeaseShorterThanAttempt { lease, attempt } => write!(
+                f,
+                "`breaker.probe_lease` is shorter than `attempt` ({lease:?} < {attempt:?}): probes are \
+                 replaced while they are still under way"
             ),
         }
     }
