@@ -99,7 +99,7 @@ fn poll_in_time<C: Attempt>(
     until: Option<Deadline>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<C::Output>> {
-    // An answer that comes late is still an answer, but nothing is sent late. The alarm is asked all the
+    // An answer that comes late is still an answer, but nothing is called late. The alarm is asked all the
     // same, so that at the same instant the outer limit speaks.
     if let Some(until) = until
         && !call.is_sent()
