@@ -27,7 +27,7 @@ pin_project! {
     ///
     /// When a limit passes, the client's body is dropped in that same poll, which lets go of its
     /// connection, and the body fails with an [`Elapsed`] ([`Limit::Total`] for the deadline,
-    /// [`Limit::Attempt`] for idle). Status and headers were there before and stay readable. While the
+    /// [`Limit::Idle`] for the other). Status and headers were there before and stay readable. While the
     /// client's body is polled, its deadline is [ambient](Deadline::current).
     ///
     /// Length, frames and trailers are the client's own. Only a body that carries a limit, has to be
@@ -240,9 +240,7 @@ impl Limits {
             (Some(at), idle) if idle.is_none_or(|idle| at <= idle) => {
                 Some((at, Elapsed::new(Limit::Total, self.total)))
             }
-            (_, Some(at)) => {
-                Some((at, Elapsed::new(Limit::Attempt, self.idle.unwrap_or_default())))
-            }
+            (_, Some(at)) => Some((at, Elapsed::new(Limit::Idle, self.idle.unwrap_or_default()))),
             (_, None) => None,
         }
     }
@@ -330,7 +328,7 @@ mod tests {
         let body = Body::new(silent).until(deadline(secs(5))).idle(secs(1)).unwrap();
         let (read, ended, took) = read(body).await;
         assert_eq!((read, took), (1, secs(1)));
-        assert_eq!(elapsed(ended), Elapsed::new(Limit::Attempt, secs(1)));
+        assert_eq!(elapsed(ended), Elapsed::new(Limit::Idle, secs(1)));
         assert!(seen.dropped.get());
     }
 
@@ -379,10 +377,12 @@ mod tests {
     // TMO-02
     #[tokio::test(start_paused = true)]
     async fn a_limit_that_passes_in_a_body_is_no_success_of_the_callee() {
-        let body = Body::new(scripted([Step::Never])).until(deadline(secs(1)));
-        let error = body.collect().await.unwrap_err();
-        let class = Classify::<http::Response<()>>::classify(&HttpClass, Err(&error));
-        assert_eq!(class, Class::Transient { after: None });
+        let silent = || Body::new(scripted([Step::Never]));
+        for body in [silent().until(deadline(secs(1))), silent().idle(secs(1)).unwrap()] {
+            let error = body.collect().await.unwrap_err();
+            let class = Classify::<http::Response<()>>::classify(&HttpClass, Err(&error));
+            assert_eq!(class, Class::Transient { after: None }, "{error}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -74,7 +74,8 @@ enum Carried {
 // === impl Hyper ===
 
 impl<S> Hyper<S> {
-    /// Ends a body whose next frame is waited for longer than `idle`.
+    /// Ends a body whose next frame is waited for longer than `idle`, with an
+    /// [`Elapsed`](buttress_core::Elapsed) of [`Limit::Idle`](buttress_core::Limit::Idle).
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ mod tests {
         let expected = (Elapsed::new(Limit::Total, secs(5)), secs(5));
         assert_eq!(ended(hyper(stalls()), deadline(secs(5))).await, expected);
         let idle = hyper(stalls()).idle(secs(1)).unwrap();
-        let expected = (Elapsed::new(Limit::Attempt, secs(1)), secs(1));
+        let expected = (Elapsed::new(Limit::Idle, secs(1)), secs(1));
         assert_eq!(ended(idle, deadline(secs(5))).await, expected);
     }
 

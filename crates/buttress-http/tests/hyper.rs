@@ -532,7 +532,7 @@ async fn stalls(service: Hyper<HyperClient<Full<Bytes>>>, deadline: Option<Deadl
 async fn a_body_that_stalls_fails_and_its_connection_is_released() {
     let idle = Duration::from_millis(50);
     let elapsed = stalls(adapt(client()).idle(idle).unwrap(), None).await;
-    assert_eq!(elapsed, Elapsed::new(Limit::Attempt, idle));
+    assert_eq!(elapsed, Elapsed::new(Limit::Idle, idle));
     let elapsed = stalls(adapt(client()), Deadline::after(idle)).await;
     assert_eq!(elapsed.which(), Limit::Total);
 }
