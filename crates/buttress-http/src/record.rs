@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use buttress_core::{BoxError, Discard, Kept, Replay};
@@ -37,9 +37,10 @@ const FRAMES: usize = 4096;
 /// was cut from.) At most 4096 frames are kept. Trailers are kept too. A body that fails cannot be sent
 /// again. Frames without a byte in them are not repeated.
 ///
-/// Only one attempt reads the body. As soon as a copy is made, it is that copy's: if an earlier attempt is
-/// still about, as in the task of a connection that was not told yet, and polls its body once more,
-/// that fails with an error, and never looks like an end.
+/// Only one attempt reads the body. As soon as a copy is made, it is that copy's. An earlier attempt may
+/// still be about, as in the task of a connection that goes on sending though its answer has come. If it
+/// waits for a frame, it is woken; and when it polls its body once more, that fails with an error, and
+/// never looks like an end. So its connection ends, or its stream in HTTP/2, and does not wait for ever.
 ///
 /// Which requests may be carried out twice, and what a copy consists of, is as with [`HttpReplay`].
 ///
@@ -140,6 +141,9 @@ struct Recording<B> {
     hint: SizeHint,
     /// Whose turn it is to read.
     turn: u32,
+    /// Wakes that reader, while it waits for the body and another may still take over: the body itself
+    /// then wakes only the other.
+    waiting: Option<Waker>,
     #[cfg(test)]
     high_water: usize,
 }
@@ -220,6 +224,7 @@ fn record<B: Body>(body: B, cap: usize) -> (Reader<B>, Keeper<B>) {
         held: 0,
         cap,
         turn: 0,
+        waiting: None,
         #[cfg(test)]
         high_water: 0,
     };
@@ -264,7 +269,14 @@ impl<B> Keeper<B> {
         }
         recording.records = !last;
         recording.turn += 1;
-        Some(Reader::new(self.0.clone(), recording.turn))
+        let turn = recording.turn;
+        let waiting = recording.waiting.take();
+        drop(recording);
+        if let Some(superseded) = waiting {
+            // With no lock: whoever is woken may poll at once, to learn that it was superseded.
+            superseded.wake();
+        }
+        Some(Reader::new(self.0.clone(), turn))
     }
 }
 
@@ -353,7 +365,10 @@ impl<B: Body<Data = Bytes>> Reader<B> {
         if let Some(frame) = recording.replay(place) {
             return Poll::Ready(Some(Ok(frame)));
         }
-        let frame = ready!(recording.poll_rest(cx));
+        let polled = recording.poll_rest(cx);
+        let waits = polled.is_pending() && recording.records;
+        recording.waiting = waits.then(|| cx.waker().clone());
+        let frame = ready!(polled);
         if let Some(Ok(frame)) = &frame {
             recording.record(frame, place);
         }
@@ -517,10 +532,11 @@ mod tests {
             atomic::AtomicUsize,
             mpsc::{Receiver, Sender, channel},
         },
+        task::Wake,
         thread,
     };
 
-    use futures_util::FutureExt;
+    use futures_util::{FutureExt, stream};
     use http::{Method, Version};
     use http_body_util::{BodyExt, Empty, Full, StreamBody};
     use proptest::prelude::*;
@@ -761,6 +777,71 @@ mod tests {
         assert!(first.collect().await.is_err());
     }
 
+    /// A body from which nothing ever comes.
+    type Silence = StreamBody<stream::Pending<Result<Frame<Bytes>, BoxError>>>;
+
+    /// A task that reads a body, and polls it in the very moment in which it is woken.
+    struct Task {
+        body: Mutex<ReplayBody<Silence>>,
+        ended: Mutex<Vec<String>>,
+    }
+
+    impl Task {
+        fn reading(body: ReplayBody<Silence>) -> Arc<Self> {
+            let task = Arc::new(Self { body: Mutex::new(body), ended: Mutex::default() });
+            task.clone().wake();
+            task
+        }
+
+        fn ended(&self) -> Vec<String> {
+            self.ended.lock().unwrap().clone()
+        }
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            let waker = Waker::from(self.clone());
+            let mut cx = Context::from_waker(&waker);
+            if let Poll::Ready(frame) = pin!(self.body.lock().unwrap().frame()).poll(&mut cx) {
+                let error = frame.expect("an error, and no end").unwrap_err();
+                self.ended.lock().unwrap().push(error.to_string());
+            }
+        }
+    }
+
+    #[test]
+    fn an_earlier_attempt_that_waits_is_woken_to_learn_that_it_was_superseded() {
+        let (first, kept) = keep(64, StreamBody::new(stream::pending()));
+        let mut kept = kept.unwrap();
+        let superseded = ["the request body was taken over by a later attempt"];
+        let mut earlier = Task::reading(first);
+        for last in [false, false, true] {
+            let body = kept.copy(last).unwrap().into_body();
+            assert_eq!(earlier.ended(), superseded, "before the later one reads");
+            let later = Task::reading(body);
+            assert_eq!(earlier.ended(), superseded, "and once");
+            assert!(later.ended().is_empty());
+            earlier = later;
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_task_that_does_not_wait_or_that_nobody_can_supersede() {
+        let wakers = |task: &Arc<Task>| Arc::strong_count(task) - 1;
+        let (first, kept) = keep(64, StreamBody::new(stream::pending()));
+        let mut kept = kept.unwrap();
+        let task = Task::reading(first);
+        assert_eq!(wakers(&task), 1);
+        let last = Task::reading(kept.copy(true).unwrap().into_body());
+        assert_eq!((wakers(&task), wakers(&last)), (0, 0));
+
+        let (first, kept) = keep(64, StreamBody::new(stream::pending()));
+        let task = Task::reading(first);
+        drop(kept);
+        task.clone().wake();
+        assert_eq!(wakers(&task), 0, "the keeper is gone");
+    }
+
     #[tokio::test]
     async fn a_frame_that_an_earlier_attempt_waits_for_is_the_later_ones() {
         let wait = Step::Wait(crate::testing::secs(1));
@@ -936,7 +1017,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_must_not_be_moved_can_be_recorded_too() {
-        let stream = futures_util::stream::once(async {
+        let stream = stream::once(async {
             tokio::task::yield_now().await;
             Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"x")))
         });

@@ -20,13 +20,14 @@ use buttress_core::{
     find, judge,
 };
 use buttress_http::{
-    Body, HttpClass, HttpReplay, Hyper, OVERLOADED, RejectedAsResponseLayer, hyper as adapt,
+    Body, HttpClass, HttpReplay, Hyper, OVERLOADED, RecordReplay, RejectedAsResponseLayer,
+    ReplayBody, hyper as adapt,
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Frame;
-use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     client::legacy::{
@@ -39,6 +40,7 @@ use hyper_util::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
+    sync::Notify,
 };
 use tower::{Layer, Service, ServiceExt, buffer::Buffer};
 
@@ -630,4 +632,153 @@ async fn an_upload_that_was_answered_halfway_is_sent_whole_the_second_time() {
     let response = service.ready().await.unwrap().call(copy).await.unwrap();
     let echo = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(echo, "first half, second half");
+}
+
+/// Marks an attempt that is to be answered well. Others are refused when half of their body has come.
+const GOOD: &str = "x-good";
+
+/// What a server saw.
+#[derive(Default)]
+struct Uploads {
+    /// What is open still: connections, or streams.
+    open: AtomicUsize,
+    /// Half of one has come that is to be answered well.
+    halfway: Notify,
+}
+
+/// Uploads. The answer is a refusal, which is let go of as by a retry; if it `repeats`, a copy is sent.
+async fn upload(
+    client: HyperClient<ReplayBody<UnsyncBoxBody<Bytes, Infallible>>>,
+    (address, seen): (SocketAddr, &Uploads),
+    repeats: bool,
+) {
+    let (tell, go_on) = tokio::sync::oneshot::channel();
+    let replay = HttpReplay::record(1024);
+    let whole = request(Method::PUT, address, half_then_wait(go_on).boxed_unsync());
+    let (sent, kept) = if repeats { replay.keep(whole) } else { (replay.once(whole), None) };
+    let mut service = adapt(client);
+    let refused = service.ready().await.unwrap().call(sent).await.unwrap();
+    assert_eq!(refused.status(), 503);
+    let copy = kept.map(|mut kept| kept.copy(true).expect("it is within the cap"));
+    let drain: <RecordReplay as Discard<_>>::Discarding = replay.discard(refused);
+    drain.await;
+    let Some(mut copy) = copy else { return tell.send(()).unwrap() };
+    copy.headers_mut().insert(GOOD, HeaderValue::from_static("1"));
+    let answer = service.ready().await.unwrap().call(copy);
+    // Only now: what comes wakes the later attempt, and nobody else.
+    let rest = async {
+        seen.halfway.notified().await;
+        tell.send(()).unwrap();
+    };
+    let (answer, ()) = tokio::join!(answer, rest);
+    let answer = answer.unwrap();
+    assert_eq!(answer.status(), 200);
+    let echo = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(echo, "first half, second half");
+}
+
+/// Reads until `mark` has come, and takes away what was read so far. `None` if the other side closes.
+async fn take_until(stream: &mut TcpStream, read: &mut Vec<u8>, mark: &[u8]) -> Option<Vec<u8>> {
+    loop {
+        if let Some(at) = read.windows(mark.len()).position(|found| found == mark) {
+            let rest = read.split_off(at + mark.len());
+            return Some(std::mem::replace(read, rest));
+        }
+        if stream.read_buf(read).await.unwrap_or(0) == 0 {
+            return None;
+        }
+    }
+}
+
+/// Refuses uploads when half of them has come, but for those that are marked, and reads on: the connection
+/// stays.
+async fn refuse_halfway(stream: &mut TcpStream, seen: &Uploads) -> Option<()> {
+    let mut read = Vec::new();
+    loop {
+        let head = take_until(stream, &mut read, b"\r\n\r\n").await?;
+        let good = String::from_utf8(head).unwrap().contains(GOOD);
+        take_until(stream, &mut read, b"first half, ").await?;
+        if good {
+            seen.halfway.notify_one();
+        } else {
+            let refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(refusal).await.ok()?;
+        }
+        take_until(stream, &mut read, b"0\r\n\r\n").await?;
+        if good {
+            let echo = b"HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\nfirst half, second half";
+            stream.write_all(echo).await.ok()?;
+        }
+    }
+}
+
+/// The same for HTTP/2, where the stream stays.
+async fn refuse_stream_halfway(
+    request: Request<Incoming>,
+    seen: Arc<Uploads>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let good = request.headers().contains_key(GOOD);
+    let mut body = request.into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    if good {
+        seen.halfway.notify_one();
+        let rest = body.collect().await.unwrap().to_bytes();
+        return Ok(Response::new([first, rest].concat().into()));
+    }
+    seen.open.fetch_add(1, Ordering::SeqCst);
+    tokio::spawn(async move {
+        let _ = body.collect().await;
+        seen.open.fetch_sub(1, Ordering::SeqCst);
+    });
+    Ok(Response::builder().status(503).body(Full::default()).unwrap())
+}
+
+// TMO-07, RET-05
+#[tokio::test]
+async fn an_upload_that_is_sent_again_leaves_no_more_connections_than_one_that_is_not() {
+    for repeats in [false, true] {
+        let seen = Arc::new(Uploads::default());
+        let noted = seen.clone();
+        let (address, accepted) = server(move |mut stream| {
+            let seen = noted.clone();
+            async move {
+                seen.open.fetch_add(1, Ordering::SeqCst);
+                refuse_halfway(&mut stream, &seen).await;
+                seen.open.fetch_sub(1, Ordering::SeqCst);
+            }
+        })
+        .await;
+        let client = client();
+        for _ in 0..5 {
+            upload(client.clone(), (address, &seen), repeats).await;
+        }
+        assert!(accepted.load(Ordering::SeqCst) > 0);
+        // The one that the client keeps for later.
+        eventually(|| seen.open.load(Ordering::SeqCst) == 1).await;
+    }
+}
+
+// TMO-07, RET-05
+#[tokio::test]
+async fn an_upload_that_is_sent_again_leaves_no_stream_open_on_a_connection_of_many() {
+    for repeats in [false, true] {
+        let seen = Arc::new(Uploads::default());
+        let noted = seen.clone();
+        let (address, accepted) = server(move |stream| {
+            let seen = noted.clone();
+            let answers = service_fn(move |request| refuse_stream_halfway(request, seen.clone()));
+            async move {
+                let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), answers)
+                    .await;
+            }
+        })
+        .await;
+        let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        for _ in 0..5 {
+            upload(client.clone(), (address, &seen), repeats).await;
+        }
+        eventually(|| seen.open.load(Ordering::SeqCst) == 0).await;
+        assert_eq!(accepted.load(Ordering::SeqCst), 1);
+    }
 }
