@@ -142,3 +142,24 @@ fn a_probe_that_ends_while_its_lease_does_has_one_say_or_none() {
         }
     });
 }
+
+#[test]
+fn a_probe_that_ends_well_while_its_lease_does_closes_it_either_way() {
+    loom::model(|| {
+        let (breaker, now) = opened(1);
+        let probe = admit(&breaker, now).unwrap();
+        let later = now + Duration::from_secs(5);
+        let ending = {
+            let breaker = breaker.clone();
+            thread::spawn(move || end(&breaker, later, probe, End::Good))
+        };
+        let next = admit(&breaker, later).expect("its place is free, or the breaker is closed");
+        ending.join().unwrap();
+        assert_eq!(state(&breaker, later), State::Closed);
+        let expired = breaker.look(|machine, _| machine.stats(later)).expired;
+        end(&breaker, later, next, End::Bad);
+        // What took its place is a probe, of before; else it is a call as any other.
+        let expected = if expired == 1 { State::Closed } else { State::Open };
+        assert_eq!(state(&breaker, later), expected);
+    });
+}

@@ -13,6 +13,11 @@
 //!
 //! Each arrow begins a new **epoch**. A call carries the epoch in which it was let through, and where
 //! that is over when it ends, its answer is to a question that nobody asks any more: it decides nothing.
+//!
+//! A probe holds its place on a **lease**. When that is over the place is free, but a good answer is good
+//! still: if the epoch is the same, it counts as if it had been in time. Where so many were given up that
+//! the breaker has opened again, it comes too late, but the next leases are as long as it took. Else a
+//! callee whose answers take longer than the lease would be cut off for ever, though it is well.
 
 use std::time::Duration;
 
@@ -38,15 +43,27 @@ pub(crate) struct Machine {
     shadow: bool,
     epoch: u64,
     since: Instant,
-    /// When somebody last asked to be let through while it was not closed.
-    asked: Instant,
     ring: Ring,
     /// Failures in a row.
     run: u32,
-    /// The open time of this outage, before jitter. It doubles from trip to trip.
-    open_time: Duration,
+    /// Since it last opened by itself, until it closes. Apart, so that the many breakers that are closed do
+    /// not keep room for it.
+    outage: Option<Box<Outage>>,
     stats: Stats,
     news: Vec<Transition>,
+}
+
+#[derive(Debug)]
+struct Outage {
+    /// The epoch that it began with.
+    epoch: u64,
+    /// The open time, before jitter. It doubles from trip to trip.
+    open_time: Duration,
+    /// When somebody last asked to be let through.
+    asked: Instant,
+    /// How long the longest good answer of a probe took that came after its epoch. No lease is shorter: who
+    /// was given up too soon once must not be given up too soon each time.
+    late: Duration,
 }
 
 #[derive(Debug)]
@@ -66,7 +83,8 @@ struct Probing {
     next: u32,
     successes: u32,
     slow: u32,
-    expired: u32,
+    /// Those whose lease was over, and which have not answered well since.
+    given_up: u32,
 }
 
 #[derive(Debug)]
@@ -159,10 +177,9 @@ impl Machine {
             shadow: settings.shadow,
             epoch: 0,
             since: now,
-            asked: now,
             ring: Ring::new(settings.window, now),
             run: 0,
-            open_time: Duration::ZERO,
+            outage: None,
             stats: Stats::default(),
             news: Vec::new(),
         }
@@ -196,8 +213,8 @@ impl Machine {
         now: Instant,
         unit: impl Fn() -> f64,
     ) -> Result<Kind, Refused> {
-        if !self.is_closed() {
-            self.asked = self.asked.max(now);
+        if let Some(outage) = &mut self.outage {
+            outage.asked = outage.asked.max(now);
         }
         loop {
             match &mut self.phase {
@@ -213,15 +230,17 @@ impl Machine {
                 Phase::HalfOpen(probing) => {
                     let (expired, last) = probing.expire(now);
                     self.stats.expired += u64::from(expired);
-                    // As many again as there are probes: the callee hangs.
-                    if probing.expired > settings.probes {
+                    // As many as there are probes, and of their successors one: the callee hangs.
+                    if probing.given_up > settings.probes {
                         self.trip(settings, last.unwrap_or(now), unit(), Why::ProbesExpired);
                         continue;
                     }
                     if !probing.has_room(settings) {
                         return Err(Refused { retry_in: None });
                     }
-                    return Ok(Kind::Probe(probing.start(now.checked_add(settings.lease()))));
+                    let late = self.outage.as_ref().map_or(Duration::ZERO, |outage| outage.late);
+                    let lease = settings.lease().max(late);
+                    return Ok(Kind::Probe(probing.start(now.checked_add(lease))));
                 }
             }
         }
@@ -261,8 +280,13 @@ impl Machine {
         ticket: Ticket,
         end: End,
     ) {
-        let outcome = self.outcome(settings, now, ticket, end);
+        let took = now.saturating_duration_since(ticket.started);
+        let said = Outcome::new(settings, took, end);
+        let outcome = if self.hears(ticket, said) { said } else { Outcome::Stale };
         self.count(outcome);
+        if outcome == Outcome::Stale && said == Outcome::Success {
+            self.learn_late(ticket, took);
+        }
         let Some(decided) = self.learn(settings, now, ticket, outcome) else { return };
         match decided {
             Why::ProbesSucceeded => self.close(now, decided),
@@ -270,38 +294,26 @@ impl Machine {
         }
     }
 
-    fn outcome(
-        &self,
-        settings: &BreakerSettings,
-        now: Instant,
-        ticket: Ticket,
-        end: End,
-    ) -> Outcome {
-        if self.is_stale(ticket) {
-            return Outcome::Stale;
-        }
-        let took = now.saturating_duration_since(ticket.started);
-        let slow = settings.slow_call.is_some_and(|slow| slow <= took);
-        match end {
-            End::Good if slow => Outcome::Slow,
-            End::Good => Outcome::Success,
-            // However slow it was: it counts once.
-            End::Bad => Outcome::Failure,
-            End::Neutral => Outcome::Neutral,
-            End::DroppedLate => Outcome::Abandoned,
-            End::Dropped if slow => Outcome::Abandoned,
-            End::Dropped => Outcome::Dropped,
+    /// Whether it does not come too late to say that.
+    fn hears(&self, ticket: Ticket, said: Outcome) -> bool {
+        match (&self.phase, ticket.kind) {
+            (_, Kind::Unseen) => true,
+            _ if ticket.epoch != self.epoch => false,
+            // Given up, it has given way: nothing but that the callee is well is still news.
+            (Phase::HalfOpen(probing), Kind::Probe(number)) => {
+                said == Outcome::Success || probing.has(number)
+            }
+            _ => true,
         }
     }
 
-    fn is_stale(&self, ticket: Ticket) -> bool {
-        match ticket.kind {
-            Kind::Unseen => false,
-            Kind::Counted => ticket.epoch != self.epoch,
-            Kind::Probe(number) => {
-                ticket.epoch != self.epoch
-                    || !matches!(&self.phase, Phase::HalfOpen(probing) if probing.knows(number))
-            }
+    /// A good answer that comes too late decides nothing, but if it is of this outage, and so a probe's, it
+    /// tells how long a callee that is well may take.
+    fn learn_late(&mut self, ticket: Ticket, took: Duration) {
+        if let Some(outage) = &mut self.outage
+            && outage.epoch < ticket.epoch
+        {
+            outage.late = outage.late.max(took);
         }
     }
 
@@ -369,18 +381,22 @@ impl Machine {
 
     /// Opens, as of an instant that may lie in the past.
     fn trip(&mut self, settings: &BreakerSettings, at: Instant, unit: f64, why: Why) {
-        self.open_time = match self.phase {
-            Phase::HalfOpen(_) => self.open_time.saturating_mul(2).min(settings.open_max),
-            Phase::Closed | Phase::Open(_) => settings.open,
-        };
-        let until = at.checked_add(jittered(self.open_time, settings, unit));
+        let epoch = self.epoch + 1;
+        let outage = self.outage.get_or_insert_with(|| {
+            let (open_time, late) = (settings.open, Duration::ZERO);
+            Box::new(Outage { epoch, open_time, asked: at, late })
+        });
+        if let Phase::HalfOpen(_) = self.phase {
+            outage.open_time = outage.open_time.saturating_mul(2).min(settings.open_max);
+        }
+        let until = at.checked_add(jittered(outage.open_time, settings, unit));
         self.turn(at, Phase::Open(until), why);
     }
 
     fn close(&mut self, at: Instant, why: Why) {
         self.ring.clear(&mut self.stats.window);
         self.run = 0;
-        self.open_time = Duration::ZERO;
+        self.outage = None;
         self.turn(at, Phase::Closed, why);
     }
 
@@ -396,7 +412,9 @@ impl Machine {
         if to == State::Open && from != State::Open {
             self.stats.opened += 1;
         }
-        self.asked = self.asked.max(at);
+        if let Some(outage) = &mut self.outage {
+            outage.asked = outage.asked.max(at);
+        }
         let (epoch, shadow) = (self.epoch, self.shadow);
         self.news.push(Transition { epoch, from, to, why, shadow });
     }
@@ -473,13 +491,34 @@ impl Machine {
             return false;
         }
         let left_alone = || {
-            let alone = now.saturating_duration_since(self.asked);
-            alone >= settings.open_max.saturating_mul(QUIET)
+            self.outage.as_ref().is_none_or(|outage| {
+                let alone = now.saturating_duration_since(outage.asked);
+                alone >= settings.open_max.saturating_mul(QUIET)
+            })
         };
         match self.phase {
             Phase::Closed => true,
             Phase::Open(until) => until.is_some_and(|until| until <= now) && left_alone(),
             Phase::HalfOpen(_) => left_alone(),
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// What such an end says, if it comes in time.
+    fn new(settings: &BreakerSettings, took: Duration, end: End) -> Self {
+        let slow = settings.slow_call.is_some_and(|slow| slow <= took);
+        match end {
+            End::Good if slow => Self::Slow,
+            End::Good => Self::Success,
+            // However slow it was: it counts once.
+            End::Bad => Self::Failure,
+            End::Neutral => Self::Neutral,
+            End::DroppedLate => Self::Abandoned,
+            End::Dropped if slow => Self::Abandoned,
+            End::Dropped => Self::Dropped,
         }
     }
 }
@@ -510,7 +549,7 @@ impl Probing {
             !over
         });
         let expired = u32::try_from(before - self.in_flight.len()).unwrap_or(u32::MAX);
-        self.expired = self.expired.saturating_add(expired);
+        self.given_up = self.given_up.saturating_add(expired);
         (expired, last)
     }
 
@@ -531,12 +570,17 @@ impl Probing {
         number
     }
 
-    fn knows(&self, number: u32) -> bool {
+    /// Whether it holds a place.
+    fn has(&self, number: u32) -> bool {
         self.in_flight.iter().any(|probe| probe.number == number)
     }
 
+    /// Learns how one ended that holds a place, or that was given up and is well.
     fn end(&mut self, settings: &BreakerSettings, number: u32, outcome: Outcome) -> Option<Why> {
-        self.in_flight.retain(|probe| probe.number != number);
+        match self.in_flight.iter().position(|probe| probe.number == number) {
+            Some(place) => drop(self.in_flight.swap_remove(place)),
+            None => self.given_up = self.given_up.saturating_sub(1),
+        }
         match outcome {
             Outcome::Success => self.successes += 1,
             Outcome::Slow => (self.successes, self.slow) = (self.successes + 1, self.slow + 1),

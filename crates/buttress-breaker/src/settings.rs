@@ -113,7 +113,14 @@ pub struct BreakerSettings {
     pub probes: u32,
     /// After how long a probe that has not ended may be replaced. As long as `open` if there is none.
     ///
-    /// Longer than one attempt may take, or a probe that ends late has no say.
+    /// Without it, one probe that hangs would keep the breaker half-open for ever. It frees the place and
+    /// discards no good answer: a probe that was replaced and then succeeds, and is not slow, counts as a
+    /// success. What else it says is not heard any more.
+    ///
+    /// When more probes than `probes` were replaced, and none of these has succeeded since, it opens
+    /// again. If one of them succeeds after that, leases are at least as long as it took, until the breaker
+    /// closes. So a callee that is well closes it, however long it takes. But a lease that is longer than
+    /// one attempt may take closes it sooner, and hears of failures too.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub probe_lease: Option<Duration>,
     /// Whether an answer that asks for fewer requests is a failure. It says nothing if not.

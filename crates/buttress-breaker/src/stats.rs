@@ -1,6 +1,8 @@
 use std::{fmt, ops::AddAssign};
 
 /// What a breaker lets through.
+// Exhaustive on purpose: a circuit breaker has these three, and whoever matches on them should not need an
+// arm for what cannot be. Being forced or a shadow is apart from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Every call: the callee is well.
@@ -48,8 +50,8 @@ pub struct Stats {
     pub abandoned: u64,
     /// That the caller gave up for a reason of its own.
     pub dropped: u64,
-    /// That ended after the breaker had changed its mind, or the probe its lease: too late to say
-    /// anything.
+    /// That ended after the breaker had changed its mind: too late to say anything. So is a probe that was
+    /// replaced, unless it succeeds.
     pub stale: u64,
 
     /// Calls that were refused.

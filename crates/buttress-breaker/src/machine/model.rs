@@ -35,6 +35,10 @@ struct Call {
     at: Instant,
     role: Role,
     end: Option<(Instant, Outcome)>,
+    /// It succeeded, and was not slow, whether that was heard or not.
+    well: bool,
+    /// When its place may go to another.
+    until: Instant,
     /// Its place went to another.
     replaced: bool,
 }
@@ -81,11 +85,24 @@ impl Model {
         self.calls.iter().filter(|call| call.round == self.round() && call.role != Role::Unseen)
     }
 
+    /// What it went through since it was last closed.
+    fn outage(&self) -> impl Iterator<Item = &Stretch> {
+        let back = self.stretches.iter().rev();
+        back.take_while(|s| matches!(s, Stretch::Open { .. } | Stretch::HalfOpen))
+    }
+
     /// How many openings led here since it was last closed.
     fn trips(&self) -> u32 {
-        let back = self.stretches.iter().rev();
-        let outage = back.take_while(|s| matches!(s, Stretch::Open { .. } | Stretch::HalfOpen));
-        outage.filter(|s| matches!(s, Stretch::Open { .. })).count() as u32
+        self.outage().filter(|s| matches!(s, Stretch::Open { .. })).count() as u32
+    }
+
+    /// As long as is set, or as the longest good answer took that came too late to be heard.
+    fn lease(&self) -> Duration {
+        let outage = self.round() + 1 - self.outage().count();
+        let probes = self.calls.iter().filter(|c| c.role == Role::Probe && c.round >= outage);
+        let unheard = probes.filter(|call| call.well && !is_answer(call));
+        let longest = unheard.map(|call| call.end.unwrap().0 - call.at).max();
+        self.settings.lease().max(longest.unwrap_or_default())
     }
 
     fn trip(&mut self, at: Instant) {
@@ -106,17 +123,18 @@ impl Model {
                 Stretch::Open { until } if now < until => return None,
                 Stretch::Open { .. } => self.stretches.push(Stretch::HalfOpen),
                 Stretch::HalfOpen => {
-                    let (round, lease) = (self.round(), self.settings.lease());
+                    let round = self.round();
                     let mut last = None;
                     for call in &mut self.calls {
                         let holds = Self::holds_place(&&*call);
-                        if call.round == round && holds && call.at + lease <= now {
+                        if call.round == round && holds && call.until <= now {
                             call.replaced = true;
-                            last = last.max(Some(call.at + lease));
+                            last = last.max(Some(call.until));
                         }
                     }
                     let probes = self.settings.probes as usize;
-                    if self.present_calls().filter(|call| call.replaced).count() > probes {
+                    let given_up = self.present_calls().filter(|c| c.replaced && !c.well);
+                    if given_up.count() > probes {
                         self.trip(last.unwrap());
                         continue;
                     }
@@ -138,16 +156,19 @@ impl Model {
                 return false;
             }
         };
-        let round = self.round();
-        self.calls.push(Call { round, at: now, role, end: None, replaced: false });
+        let (round, until) = (self.round(), now + self.lease());
+        let (end, well, replaced) = (None, false, false);
+        self.calls.push(Call { round, at: now, role, end, well, until, replaced });
         true
     }
 
     fn end(&mut self, now: Instant, index: usize, end: End) {
         let (round, settings) = (self.round(), self.settings.clone());
         let call = &mut self.calls[index];
-        let late = call.role != Role::Unseen && (call.round != round || call.replaced);
         let slow = settings.slow_call.is_some_and(|slow| now >= call.at + slow);
+        call.well = end == End::Good && !slow;
+        let given_up = call.replaced && !call.well;
+        let late = call.role != Role::Unseen && (call.round != round || given_up);
         let outcome = match end {
             _ if late => Outcome::Stale,
             End::Good if slow => Outcome::Slow,

@@ -484,7 +484,7 @@ fn a_probe_that_hangs_is_replaced_after_its_lease_and_comes_too_late() {
 // CBK-03
 #[test]
 fn a_probe_that_comes_too_late_says_nothing_to_its_successor_either() {
-    for end in [End::Good, End::Bad, End::Dropped, End::DroppedLate] {
+    for end in [End::Bad, End::Neutral, End::Dropped, End::DroppedLate] {
         let mut rig = Rig::half_open(1);
         let hung = rig.admit();
         rig.pass(5 * SECOND);
@@ -494,6 +494,185 @@ fn a_probe_that_comes_too_late_says_nothing_to_its_successor_either() {
         rig.end(next, End::Good);
         assert_eq!(rig.state(), State::Closed, "{end:?}");
     }
+}
+
+// CBK-03
+#[test]
+fn a_probe_that_was_given_up_and_then_answers_well_counts_as_a_success() {
+    let mut rig = Rig::half_open(1);
+    let slow = rig.admit();
+    rig.pass(5 * SECOND);
+    let next = rig.admit();
+    rig.pass(SECOND);
+    rig.end(slow, End::Good);
+    assert_eq!(rig.state(), State::Closed);
+    rig.end(next, End::Bad);
+    let stats = rig.stats();
+    assert_eq!((rig.state(), stats.success, stats.stale), (State::Closed, 1, 1));
+    assert_eq!((stats.expired, stats.in_flight()), (1, 0));
+
+    // One of three, and its successor another: what one said does not count for both.
+    let mut rig = Rig::half_open(3);
+    let slow = rig.admit();
+    rig.pass(5 * SECOND);
+    let next = [rig.admit(), rig.admit(), rig.admit()];
+    rig.end(slow, End::Good);
+    assert_eq!((rig.state(), rig.refusal()), (State::HalfOpen, None), "nor does it make room");
+    rig.end(next[0], End::Good);
+    assert_eq!(rig.state(), State::HalfOpen);
+    rig.end(next[1], End::Good);
+    assert_eq!(rig.state(), State::Closed);
+}
+
+#[test]
+fn a_probe_that_was_given_up_and_then_answers_slowly_says_nothing() {
+    let settings = plain().consecutive(1).probes(1).slow_call(6 * SECOND);
+    let half_open = || {
+        let mut rig = Rig::new(settings.clone());
+        rig.call(End::Bad);
+        rig.pass(5 * SECOND);
+        let slow = rig.admit();
+        rig.pass(5 * SECOND);
+        let next = rig.admit();
+        (rig, slow, next)
+    };
+    let (mut rig, slow, next) = half_open();
+    rig.pass(SECOND);
+    rig.end(slow, End::Good);
+    assert_eq!((rig.state(), rig.stats().stale), (State::HalfOpen, 1));
+    rig.end(next, End::Good);
+    assert_eq!(rig.state(), State::Closed);
+
+    let (mut rig, slow, _) = half_open();
+    rig.pass(SECOND - Duration::from_nanos(1));
+    rig.end(slow, End::Good);
+    assert_eq!(rig.state(), State::Closed, "longer than the lease, but not slow");
+}
+
+/// How long it takes to close, if a call that takes so long comes every tenth of a second, and all end well.
+fn closes_after(settings: BreakerSettings, takes: Duration) -> Option<Duration> {
+    let mut rig = Rig::new(settings.consecutive(1));
+    rig.call(End::Bad);
+    let opened = rig.now;
+    let mut running = std::collections::VecDeque::new();
+    while rig.now < opened + 3_600 * SECOND {
+        while let Some((until, ticket)) = running.front().copied()
+            && until <= rig.now
+        {
+            rig.end(ticket, End::Good);
+            running.pop_front();
+        }
+        if rig.state() == State::Closed {
+            return Some(rig.now - opened);
+        }
+        if let Ok(ticket) = rig.ask() {
+            running.push_back((rig.now + takes, ticket));
+        }
+        rig.pass(100 * MS);
+    }
+    None
+}
+
+// CBK-03
+#[test]
+fn a_callee_that_is_well_closes_it_however_much_longer_than_the_lease_it_takes() {
+    let of_a_second = || plain().open(SECOND);
+    let of_a_minute = || plain().open(60 * SECOND).open_max(60 * SECOND);
+    for probes in [1, 3, 10] {
+        for (settings, open) in [(of_a_second(), SECOND), (of_a_minute(), 60 * SECOND)] {
+            let settings = settings.probes(probes);
+            for (takes, lease) in [(1500, 1000), (1900, 1000), (60, 50), (99_000, 50_000)] {
+                let (takes, lease) = (takes * MS, lease * MS);
+                let took = closes_after(settings.clone().probe_lease(lease), takes).unwrap();
+                // The first that were let through are those that close it: none was in vain.
+                let at_once = open + takes + probes * 100 * MS;
+                assert!(took <= at_once, "{probes}, {takes:?} of {lease:?}: {took:?}");
+            }
+            for takes in [SECOND, 2 * SECOND, 3 * SECOND, 10 * SECOND, 100 * SECOND, 500 * SECOND] {
+                let took = closes_after(settings.clone(), takes).expect("closes");
+                // It opens again while they run, for a minute and a fifth at most.
+                assert!(took <= open + 3 * takes + 120 * SECOND, "{probes}, {takes:?}: {took:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_good_answer_from_before_it_opened_again_closes_nothing_but_lengthens_the_lease() {
+    let mut rig = Rig::half_open(1);
+    let slow = rig.admit();
+    rig.pass(5 * SECOND);
+    let slower = rig.admit();
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.refusal(), Some(10 * SECOND), "two hang");
+    rig.pass(10 * SECOND);
+    assert_eq!(rig.state(), State::HalfOpen);
+    rig.end(slow, End::Good);
+    assert_eq!((rig.state(), rig.stats().stale), (State::HalfOpen, 1));
+
+    // It took twenty seconds, and so may others.
+    let hung = rig.admit();
+    rig.pass(20 * SECOND - Duration::from_nanos(1));
+    assert_eq!(rig.refusal(), None);
+    rig.pass(Duration::from_nanos(1));
+    let next = rig.admit();
+    assert_eq!(rig.stats().expired, 3);
+
+    // Until it closes.
+    rig.end(next, End::Good);
+    rig.end(hung, End::Good);
+    rig.end(slower, End::Good);
+    assert_eq!(rig.state(), State::Closed);
+    rig.calls(1, End::Bad);
+    rig.pass(5 * SECOND);
+    rig.admit();
+    rig.pass(5 * SECOND);
+    rig.call(End::Good);
+    assert_eq!((rig.state(), rig.stats().expired), (State::Closed, 4));
+}
+
+#[test]
+fn what_is_no_good_answer_of_this_outage_lengthens_no_lease() {
+    let settings = plain().consecutive(1).probes(2).slow_call(60 * SECOND);
+    for (end, after) in [
+        (End::Bad, 10 * SECOND),
+        (End::Neutral, 10 * SECOND),
+        (End::Dropped, 10 * SECOND),
+        (End::DroppedLate, 10 * SECOND),
+        (End::Good, 60 * SECOND),
+    ] {
+        let mut rig = Rig::new(settings.clone());
+        let closed = rig.admit();
+        rig.call(End::Bad);
+        rig.pass(5 * SECOND);
+        let old = rig.admit();
+        rig.call(End::Bad);
+        rig.pass(after);
+        rig.admit();
+        // Neither a call from before it opened, nor one that says no good.
+        rig.end(closed, End::Good);
+        rig.end(old, end);
+        rig.admit();
+        rig.pass(5 * SECOND);
+        rig.admit();
+        assert_eq!(rig.stats().expired, 2, "{end:?}");
+    }
+
+    // Nor one from the outage before.
+    let mut rig = Rig::new(settings);
+    rig.call(End::Bad);
+    rig.pass(5 * SECOND);
+    let old = rig.admit();
+    rig.machine.reset(rig.now);
+    rig.call(End::Bad);
+    rig.pass(5 * SECOND);
+    rig.admit();
+    rig.pass(SECOND);
+    rig.end(old, End::Good);
+    rig.admit();
+    rig.pass(5 * SECOND);
+    rig.admit();
+    assert_eq!((rig.state(), rig.stats().expired), (State::HalfOpen, 2));
 }
 
 #[test]
