@@ -49,6 +49,10 @@ impl Acquire {
         };
         Self { state }
     }
+
+    pub(crate) fn waiting(place: Place) -> Self {
+        Self { state: State::Waiting(place) }
+    }
 }
 
 impl Future for Acquire {

@@ -5,13 +5,13 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Context as Ambient, Deadline, ErrorsAsFailures, Observe, Reason, Rejected,
-    ready::Call,
+    BoxError, ErrorsAsFailures, Observe, Reason, Rejected,
+    ready::{Queued, poll_holding},
 };
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::{Acquire, NAME, Slot, acquire::Place, bulkhead::Decision};
+use crate::{Acquire, NAME, Slot};
 
 pin_project! {
     /// The future of a [`BulkheadService`](crate::BulkheadService).
@@ -25,7 +25,7 @@ pin_project! {
         S: Service<Req>,
     {
         #[pin]
-        state: State<S::Future, Queued<S, Req>>,
+        state: State<S::Future, Queued<S, Req, Acquire, Slot>>,
         observe: O,
     }
 }
@@ -42,24 +42,6 @@ pin_project! {
     }
 }
 
-pin_project! {
-    /// Waits for a slot, then for the inner service's readiness, then for its answer: all in the context
-    /// that the request came in.
-    struct Queued<S, Req>
-    where
-        S: Service<Req>,
-    {
-        #[pin]
-        call: Call<S, Req>,
-        acquire: Acquire,
-        slot: Option<Slot>,
-        ambient: Ambient,
-        is_polled: bool,
-    }
-}
-
-// === impl ResponseFuture ===
-
 impl<S, Req, O> ResponseFuture<S, Req, O>
 where
     S: Service<Req>,
@@ -69,16 +51,11 @@ where
         Self { state: State::Called { future, slot: Some(slot) }, observe }
     }
 
+    /// The instance is a fresh one.
     #[cold]
-    pub(crate) fn queued(call: Call<S, Req>, place: Place, observe: O) -> Self {
-        let queued = Queued {
-            call,
-            acquire: Acquire::new(Decision::Wait(place)),
-            slot: None,
-            ambient: Ambient::current(),
-            is_polled: false,
-        };
-        Self { state: State::Queued { queued: Box::pin(queued) }, observe }
+    pub(crate) fn queued(inner: S, request: Req, acquire: Acquire, observe: O) -> Self {
+        let queued = Box::pin(Queued::new(NAME, acquire, inner, request));
+        Self { state: State::Queued { queued }, observe }
     }
 
     pub(crate) fn refused(reason: Reason, observe: O) -> Self {
@@ -107,24 +84,6 @@ where
     }
 }
 
-/// Polls `future` with the slot in hand, so that a panic of it gives the slot back as it unwinds, and not
-/// when somebody drops what is left.
-#[inline]
-fn poll_holding<F: Future>(
-    slot: &mut Option<Slot>,
-    future: Pin<&mut F>,
-    cx: &mut Context<'_>,
-) -> Poll<(F::Output, Slot)> {
-    let held = slot.take().expect("`ResponseFuture` is not polled after it was ready");
-    match future.poll(cx) {
-        Poll::Ready(output) => Poll::Ready((output, held)),
-        Poll::Pending => {
-            *slot = Some(held);
-            Poll::Pending
-        }
-    }
-}
-
 impl<S, Req, O> fmt::Debug for ResponseFuture<S, Req, O>
 where
     S: Service<Req>,
@@ -136,29 +95,5 @@ where
             State::Refused { .. } => "refused",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
-    }
-}
-
-// === impl Queued ===
-
-impl<S, Req> Future for Queued<S, Req>
-where
-    S: Service<Req>,
-{
-    type Output = Result<(Result<S::Response, S::Error>, Slot), Rejected>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if !std::mem::replace(this.is_polled, true) {
-            // A `Buffer` makes the call elsewhere than where its future is polled.
-            let deadline = Deadline::earlier(this.ambient.deadline(), Deadline::current());
-            *this.ambient = this.ambient.with_deadline(deadline);
-        }
-        this.ambient.within(|| {
-            if !this.call.is_sent() && this.slot.is_none() {
-                *this.slot = Some(ready!(Pin::new(this.acquire).poll(cx))?);
-            }
-            poll_holding(this.slot, this.call, cx).map(Ok)
-        })
     }
 }

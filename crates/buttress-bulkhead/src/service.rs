@@ -1,9 +1,9 @@
 use std::task::{Context, Poll};
 
-use buttress_core::{BoxError, ErrorsAsFailures, Observe, ready::Ready};
+use buttress_core::{BoxError, ErrorsAsFailures, Observe};
 use tower_service::Service;
 
-use crate::{Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
+use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
 
 /// A service that no more calls are let into than a [`Bulkhead`] has slots.
 ///
@@ -53,10 +53,15 @@ where
                 ResponseFuture::called(future, slot, self.observe.clone())
             }
             Decision::Wait(place) => {
+                // The readied instance goes, with whatever it has reserved. One waits, one stays.
                 let fresh = self.inner.clone();
-                let readied = std::mem::replace(&mut self.inner, fresh);
-                let call = Ready::new(readied).call(request);
-                ResponseFuture::queued(call, place, self.observe.clone())
+                self.inner = fresh.clone();
+                ResponseFuture::queued(
+                    fresh,
+                    request,
+                    Acquire::waiting(place),
+                    self.observe.clone(),
+                )
             }
             Decision::Refuse(reason) => ResponseFuture::refused(reason, self.observe.clone()),
         }

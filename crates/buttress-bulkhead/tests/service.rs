@@ -21,7 +21,7 @@ use buttress_core::{
 };
 use buttress_test::{Act, Probe, Readiness, Subject, contract};
 use futures_util::{FutureExt, future::join_all};
-use tokio::time::{sleep, timeout};
+use tokio::time::{advance, sleep, timeout};
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
@@ -365,7 +365,7 @@ async fn with_a_slot_free_the_readied_instance_is_called_and_nothing_is_cloned()
 async fn whoever_waits_holds_no_readiness_and_leaves_none_behind() {
     let one = bulkhead(1, 5, Duration::MAX);
     let counted = Counted::default();
-    let reserved = counted.ready_and_idle.clone();
+    let (clones, reserved) = (counted.clones.clone(), counted.ready_and_idle.clone());
     let mut service = BulkheadLayer::new(one.clone()).layer(counted);
     let slot = one.try_acquire().unwrap();
     let mut queued = task::spawn(called(&mut service, 1).await);
@@ -374,6 +374,7 @@ async fn whoever_waits_holds_no_readiness_and_leaves_none_behind() {
     drop(slot);
     assert_eq!(assert_ready!(queued.poll()).unwrap(), 1);
     assert_eq!(reserved.load(SeqCst), 0);
+    assert_eq!(clones.load(SeqCst), 2, "one that waits, one that stays");
 }
 
 // BLK-02
@@ -535,6 +536,40 @@ async fn the_deadline_of_the_call_ends_the_wait() {
     assert_eq!(reason(&queued.await), Some(Reason::DeadlineExceeded));
     assert_eq!(edge::now() - start, 30 * MS);
     assert_eq!(one.stats().expired, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_after_the_deadline_though_the_inner_service_was_long_in_getting_ready() {
+    // The deadline is known in the call, or only where the future is polled.
+    for in_call in [true, false] {
+        let one = bulkhead(1, 1, Duration::MAX);
+        let probe = probe();
+        let mut service = BulkheadLayer::new(one.clone()).layer(probe.clone());
+        let slot = one.try_acquire().unwrap();
+        service.ready().await.unwrap();
+        probe.set_readiness(Readiness::Pending);
+        let start = edge::now();
+        let due = Ambient::default().with_deadline(Deadline::after(50 * MS));
+        let call = if in_call { due } else { Ambient::default() }.within(|| service.call(1));
+        let mut queued = Box::pin(if in_call { Ambient::default() } else { due }.scope(call));
+        assert!(futures_util::poll!(&mut queued).is_pending());
+        drop(slot);
+        assert!(futures_util::poll!(&mut queued).is_pending(), "it has its slot, and waits");
+        assert_eq!((one.in_flight(), one.waiting()), (1, 0));
+        let refused = timeout(60_000 * MS, &mut queued).await.expect("it ends with the deadline");
+        assert_eq!(reason(&refused), Some(Reason::DeadlineExceeded));
+        assert_eq!((edge::now() - start, probe.calls(), one.in_flight()), (50 * MS, 0, 0));
+
+        // Nor if it becomes ready in the very instant.
+        let slot = one.try_acquire().unwrap();
+        let mut queued = Box::pin(Deadline::within(Deadline::after(50 * MS), || service.call(1)));
+        drop(slot);
+        assert!(futures_util::poll!(&mut queued).is_pending());
+        advance(50 * MS).await;
+        probe.set_readiness(Readiness::Ready);
+        assert_eq!(reason(&queued.await), Some(Reason::DeadlineExceeded));
+        assert_eq!((probe.calls(), one.in_flight()), (0, 0));
+    }
 }
 
 /// A response with a body that holds what it was given.
