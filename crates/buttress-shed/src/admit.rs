@@ -71,7 +71,7 @@ impl Future for Admit {
                 }
                 // ## Waiting => Done
                 State::Waiting(waiter) => {
-                    let decided = ready!(waiter.poll(cx));
+                    let decided = ready!(Pin::new(waiter).poll(cx));
                     self.state = State::Done;
                     return Poll::Ready(decided);
                 }
@@ -110,7 +110,28 @@ impl Waiter {
         Self { shed, ticket, slot, deadline, priority, is_polled: false, knows: false, alarm }
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, Rejected>> {
+    /// A `Buffer` makes the call elsewhere than where its future is polled, and there is no deadline.
+    fn look_for_deadline(&mut self) {
+        let known = Deadline::earlier(self.deadline, Deadline::current());
+        if let Some(deadline) = known
+            && known != self.deadline
+        {
+            self.deadline = known;
+            self.shed.set_deadline(self.ticket, deadline);
+        }
+    }
+
+    /// When the wait ends without anybody's doing. `None` is never.
+    fn until(&self) -> Option<Instant> {
+        let old = self.ticket.expires.and_then(|expires| expires.checked_add(Self::TICK));
+        [old, self.deadline.map(Deadline::instant)].into_iter().flatten().min()
+    }
+}
+
+impl Future for Waiter {
+    type Output = Result<Permit, Rejected>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if !std::mem::replace(&mut self.is_polled, true) {
             self.look_for_deadline();
         }
@@ -129,23 +150,6 @@ impl Waiter {
             Outcome::Refused(reason) => Err(reason),
         };
         Poll::Ready(started.map_err(|reason| self.shed.refusal(reason, self.priority)))
-    }
-
-    /// A `Buffer` makes the call elsewhere than where its future is polled, and there is no deadline.
-    fn look_for_deadline(&mut self) {
-        let known = Deadline::earlier(self.deadline, Deadline::current());
-        if let Some(deadline) = known
-            && known != self.deadline
-        {
-            self.deadline = known;
-            self.shed.set_deadline(self.ticket, deadline);
-        }
-    }
-
-    /// When the wait ends without anybody's doing. `None` is never.
-    fn until(&self) -> Option<Instant> {
-        let old = self.ticket.expires.and_then(|expires| expires.checked_add(Self::TICK));
-        [old, self.deadline.map(Deadline::instant)].into_iter().flatten().min()
     }
 }
 

@@ -1,6 +1,6 @@
 use std::task::{Context, Poll};
 
-use buttress_core::{BoxError, Context as Ambient, ErrorsAsFailures, Observe, ready::Ready};
+use buttress_core::{BoxError, Context as Ambient, ErrorsAsFailures, Observe};
 use tower_service::Service;
 
 use crate::{Permit, Prioritize, Priority, ResponseFuture, Shed, shed::Decision};
@@ -60,14 +60,13 @@ where
                 ResponseFuture::called(future, permit, ambient, self.observe.clone())
             }
             Decision::Wait(waiter) => {
+                // The readied instance goes, with whatever it has reserved. One waits, one stays.
                 let fresh = self.inner.clone();
-                let readied = std::mem::replace(&mut self.inner, fresh);
-                let call = Ready::new(readied).call(request);
-                ResponseFuture::queued(call, waiter, ambient, self.observe.clone())
+                self.inner = fresh.clone();
+                let observe = self.observe.clone();
+                ambient.within(|| ResponseFuture::queued(fresh, request, waiter, observe))
             }
-            Decision::Refuse(rejected) => {
-                ResponseFuture::refused(rejected, ambient, self.observe.clone())
-            }
+            Decision::Refuse(rejected) => ResponseFuture::refused(rejected, self.observe.clone()),
         }
     }
 }
