@@ -1,7 +1,9 @@
 use std::{
     fmt,
+    panic::{self, AssertUnwindSafe},
     sync::{PoisonError, atomic::Ordering::Relaxed},
     task::Waker,
+    thread,
     time::Duration,
 };
 
@@ -359,13 +361,22 @@ impl Shared {
         }
     }
 
-    /// Calls those who wait, one by one, for as long as there are slots.
+    /// Calls those who wait, one by one, for as long as there are slots. If a waker panics, which is
+    /// foreign code, that goes on once the others are called.
     #[cold]
     fn call_waiting(&self) {
+        let mut panicked = None;
         while let Some(waker) = self.call_first() {
             if let Some(waker) = waker {
-                waker.wake();
+                let woken = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                panicked = panicked.or(woken.err());
             }
+        }
+        // A slot that comes back as a panic unwinds must not start another: that would end the process.
+        if let Some(payload) = panicked
+            && !thread::panicking()
+        {
+            panic::resume_unwind(payload);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{
         Arc,
@@ -382,6 +383,49 @@ fn the_last_waker_that_it_was_polled_with_is_woken() {
     moved_to.enter(|cx, _| poll(cx, &mut acquire));
     drop(slot);
     assert!(moved_to.is_woken() && !moved_from.is_woken());
+}
+
+/// Counts how often it is woken, and panics each time if it was made to.
+struct Woken {
+    times: AtomicUsize,
+    panics: bool,
+}
+
+impl Woken {
+    fn new(panics: bool) -> Arc<Self> {
+        Arc::new(Self { times: AtomicUsize::new(0), panics })
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.times.fetch_add(1, SeqCst);
+        assert!(!self.panics, "planted");
+    }
+}
+
+#[test]
+fn wakers_that_panic_keep_no_other_from_being_called() {
+    type Step = fn(&Bulkhead, &mut Vec<Slot>);
+    let raised: Step = |bulkhead, _| bulkhead.set_limit(6).unwrap();
+    let given_back_to: Step = |_, slots| slots.clear();
+    for step in [raised, given_back_to] {
+        let bulkhead = patient(3, 5);
+        let mut slots = take(&bulkhead, 3);
+        // Two of them: the second panics while the panic of the first is under way.
+        let woken = [true, true, false].map(Woken::new);
+        let mut calls: Vec<_> = woken.iter().map(|_| Box::pin(bulkhead.acquire())).collect();
+        for (call, woken) in calls.iter_mut().zip(&woken) {
+            let waker = Waker::from(woken.clone());
+            assert_pending!(call.as_mut().poll(&mut Context::from_waker(&waker)));
+        }
+        let stepped = catch_unwind(AssertUnwindSafe(|| step(&bulkhead, &mut slots)));
+        assert!(stepped.is_err(), "whoever caused it is told of the panic");
+        assert_eq!(woken.map(|woken| woken.times.load(SeqCst)), [1; 3]);
+        assert_eq!(bulkhead.waiting(), 0);
+        drop((calls, slots));
+        assert_eq!(bulkhead.in_flight(), 0);
+    }
 }
 
 /// A task that owns a slot, as a hand-made executor keeps it: in its waker.

@@ -149,12 +149,11 @@ impl Shed {
         let deadline = Deadline::current();
         let arrived = self.step(now, |machine, limit, decided| {
             let arrived = machine.arrive(now, limit, deadline, decided);
-            arrived.unwrap_or_else(|| Err(machine.turn_away())).map(|()| machine.running())
+            arrived
+                .unwrap_or_else(|| Err(machine.turn_away()))
+                .map(|()| Permit::new(self.clone(), now, deadline, machine.running()))
         });
-        match arrived {
-            Ok(in_flight) => Ok(Permit::new(self.clone(), now, deadline, in_flight)),
-            Err(reason) => Err(self.refusal(reason, priority)),
-        }
+        arrived.map_err(|reason| self.refusal(reason, priority))
     }
 
     /// What it has done so far, and what it does now.
@@ -203,32 +202,24 @@ impl Shed {
     }
 
     pub(crate) fn decide(&self, priority: Priority, deadline: Option<Deadline>) -> Decision {
-        enum Arrived {
-            Admitted { in_flight: usize },
-            Waits(Ticket, Arc<Slot>),
-        }
         let now = edge::now();
         let arrived = self.step(now, |machine, limit, decided| {
             match machine.arrive(now, limit, deadline, decided) {
-                Some(Ok(())) => Ok(Arrived::Admitted { in_flight: machine.running() }),
+                Some(Ok(())) => {
+                    let permit = Permit::new(self.clone(), now, deadline, machine.running());
+                    Ok(Decision::Admit(permit))
+                }
                 Some(Err(reason)) => Err(reason),
                 None => {
                     let slot = Arc::new(Slot::default());
                     let key = || slot.clone();
                     let ticket = machine.enqueue(now, limit, deadline, priority, key, decided)?;
-                    Ok(Arrived::Waits(ticket, slot))
+                    let waiter = Waiter::new(self.clone(), ticket, slot, deadline, priority);
+                    Ok(Decision::Wait(waiter))
                 }
             }
         });
-        match arrived {
-            Ok(Arrived::Admitted { in_flight }) => {
-                Decision::Admit(Permit::new(self.clone(), now, deadline, in_flight))
-            }
-            Ok(Arrived::Waits(ticket, slot)) => {
-                Decision::Wait(Waiter::new(self.clone(), ticket, slot, deadline, priority))
-            }
-            Err(reason) => Decision::Refuse(self.refusal(reason, priority)),
-        }
+        arrived.unwrap_or_else(|reason| Decision::Refuse(self.refusal(reason, priority)))
     }
 
     /// The refusal of somebody, for their own eyes.
@@ -254,10 +245,10 @@ impl Shed {
     /// Somebody takes the place that they were granted.
     pub(crate) fn start(&self, deadline: Option<Deadline>) -> Result<Permit, Reason> {
         let now = edge::now();
-        let in_flight = self.step(now, |machine, limit, decided| {
-            machine.start(now, limit, deadline, decided).map(|()| machine.running())
-        })?;
-        Ok(Permit::new(self.clone(), now, deadline, in_flight))
+        self.step(now, |machine, limit, decided| {
+            let started = machine.start(now, limit, deadline, decided);
+            started.map(|()| Permit::new(self.clone(), now, deadline, machine.running()))
+        })
     }
 
     /// Somebody stops waiting, or does not take the place that they were granted.
@@ -301,6 +292,9 @@ impl Shed {
     }
 
     /// Lets the machine do one step, and does what it has decided, outside the lock.
+    ///
+    /// What is given away in a step is held by its output: a waker that panics then drops it, and it comes
+    /// back.
     #[inline]
     fn step<T>(
         &self,
@@ -354,7 +348,11 @@ impl fmt::Debug for Shed {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::atomic::Ordering::Relaxed,
+        task::{self, Wake, Waker},
+    };
 
     use buttress_core::{Context, Permit as _};
 
@@ -421,5 +419,36 @@ mod tests {
         let since = edge::now();
         assert!(waiting.await.unwrap().is_ok());
         assert_eq!(edge::now(), since);
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("planted");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_admitted_and_meets_a_waker_that_panics_leaves_no_place_taken() {
+        for try_admit in [false, true] {
+            let limit = Told::new(1);
+            let shed = shed(limit);
+            let permits = take(&shed, 1);
+            let mut waiting = Box::pin(shed.admit(Priority::Critical));
+            let waker = Waker::from(Arc::new(Panics));
+            assert!(waiting.as_mut().poll(&mut task::Context::from_waker(&waker)).is_pending());
+            // Room for both: whoever comes next finds that, and wakes whoever waits.
+            limit.limit.store(3, Relaxed);
+            let mut cx = task::Context::from_waker(Waker::noop());
+            let comes = AssertUnwindSafe(|| match try_admit {
+                true => drop(shed.try_admit(Priority::Critical)),
+                false => drop(Box::pin(shed.admit(Priority::Critical)).as_mut().poll(&mut cx)),
+            });
+            assert!(catch_unwind(comes).is_err());
+            drop((waiting, permits));
+            let stats = shed.stats();
+            assert_eq!((stats.in_flight, stats.waiting, stats.dropped), (0, 0, 2));
+        }
     }
 }

@@ -1,6 +1,8 @@
 use std::{
+    panic::{self, AssertUnwindSafe},
     sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
+    thread,
 };
 
 use crate::machine::Outcome;
@@ -70,7 +72,18 @@ impl Wakers {
         }
     }
 
+    /// Wakes them all. If a waker panics, which is foreign code, that goes on once the others are woken.
     pub(crate) fn wake(self) {
-        self.first.into_iter().chain(self.rest).for_each(Waker::wake);
+        let mut panicked = None;
+        for waker in self.first.into_iter().chain(self.rest) {
+            let woken = panic::catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            panicked = panicked.or(woken.err());
+        }
+        // A place that comes back as a panic unwinds must not start another: that would end the process.
+        if let Some(payload) = panicked
+            && !thread::panicking()
+        {
+            panic::resume_unwind(payload);
+        }
     }
 }

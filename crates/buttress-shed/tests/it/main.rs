@@ -8,3 +8,4 @@ mod overload;
 mod service;
 mod support;
 mod threads;
+mod wakers;
