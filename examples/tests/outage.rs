@@ -73,13 +73,21 @@ fn drained(mut stream: impl Read + Send + 'static) {
 #[test]
 fn a_run_leaves_a_table_two_pictures_and_no_server() {
     let folder = Folder::new("run");
-    let output = outage(&["--seconds", "3", "--rate", "40", "--out", folder.arg()]);
+    let output = outage(&["--seconds", "6", "--rate", "40", "--out", folder.arg()]);
 
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stdout.contains("server  7 workers"), "{stdout}");
     let mut rows = stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     assert!(rows.any(|row| row == ["bare", "retries", "buttress"]), "{stdout}");
-    for figure in ["requests", "good answers", "attempts a request", "well again after"] {
+    for figure in [
+        "requests that reached the sick server",
+        "wait for an answer or an error",
+        "good answers",
+        "well again after",
+        "- Sick: ",
+        "- The price: ",
+    ] {
         assert!(stdout.lines().any(|line| line.starts_with(figure)), "{figure}: {stdout}");
     }
 
@@ -99,7 +107,7 @@ fn a_run_leaves_a_table_two_pictures_and_no_server() {
 #[test]
 fn away_from_a_terminal_nothing_is_drawn_in_place() {
     let folder = Folder::new("plain");
-    let output = outage(&["--seconds", "2", "--rate", "10", "--out", folder.arg()]);
+    let output = outage(&["--seconds", "6", "--rate", "10", "--out", folder.arg()]);
     for text in [text(&output.stdout), text(&output.stderr)] {
         let control = text.chars().find(|c| c.is_control() && *c != '\n');
         assert_eq!(control, None, "{text:?}");
@@ -129,6 +137,9 @@ fn what_cannot_work_is_refused_in_one_line() {
         &["--seconds", "0"],
         &["--seconds", "1e300"],
         &["--seconds", "NaN"],
+        &["--seconds", "5.9"],
+        &["--seed", "x"],
+        &["--seed", "1.5"],
         &["--seed", "-1"],
         &["--seed", "18446744073709551616"],
         &["--out", file],
@@ -147,6 +158,57 @@ fn what_cannot_work_is_refused_in_one_line() {
         assert!(!stderr.trim_end().contains(char::is_control), "{args:?}: {stderr:?}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }
+}
+
+#[test]
+fn a_seed_that_is_none_is_told_what_one_is() {
+    for seed in ["x", "-1", "1.5"] {
+        let output = outage(&["--seed", seed]);
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("a whole number from 0"), "{seed}: {stderr}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_table_that_cannot_be_written_is_an_error_and_no_panic() {
+    let folder = Folder::new("full");
+    for args in [&["--help"][..], &["--seconds", "6", "--rate", "10", "--out", folder.arg()]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(PROGRAM).args(args).stdout(full).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert_eq!(stderr.matches("error: cannot write the output").count(), 1, "{stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_error_that_cannot_be_written_still_has_its_exit_code() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let code = |args: &[&str], stdout: Stdio| {
+        let mut program = Command::new(PROGRAM);
+        program.args(args).stdout(stdout).stderr(full()).status().unwrap().code()
+    };
+    assert_eq!(code(&["--rate", "0"], Stdio::null()), Some(2));
+    assert_eq!(code(&["--help"], full().into()), Some(1));
+}
+
+#[test]
+fn a_reader_who_has_gone_is_no_error() {
+    let folder = Folder::new("gone");
+    let mut program = Command::new(PROGRAM)
+        .args(["--seconds", "6", "--rate", "10", "--out", folder.arg()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(program.stdout.take());
+    drop(program.stderr.take());
+    assert_eq!(program.wait().unwrap().code(), Some(0));
+    assert!(folder.0.join("outage.png").exists());
 }
 
 #[test]

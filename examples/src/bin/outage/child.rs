@@ -8,7 +8,7 @@ use tokio::{
     time,
 };
 
-use crate::load::Client;
+use crate::{load::Client, options::Options};
 
 /// How long the server may take for a line: far more than it needs, and not for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,9 +28,13 @@ pub(crate) struct ServerProcess {
 
 impl ServerProcess {
     /// Starts this very program again, as the server.
-    pub(crate) fn spawn(seconds: f64, seed: u64) -> io::Result<Self> {
+    pub(crate) fn spawn(options: &Options) -> io::Result<Self> {
+        let Options { rate, seconds, seed, .. } = options;
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--serve", "--seconds", &seconds.to_string(), "--seed", &seed.to_string()])
+            .arg("--serve")
+            .args(["--rate", &rate.to_string()])
+            .args(["--seconds", &seconds.to_string()])
+            .args(["--seed", &seed.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -1,11 +1,12 @@
 //! The live line: on a terminal it is drawn anew in place; elsewhere each phase gets a plain line.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     load::Client,
+    print,
     script::{Mood, Script},
     stack::BreakerState,
     stats::{self, Answer},
@@ -34,17 +35,22 @@ impl Live {
     }
 
     /// Shows how things stand at `now`.
-    pub(crate) fn show(&mut self, now: Duration, answers: &[Vec<Answer>], breaker: BreakerState) {
+    pub(crate) fn show(
+        &mut self,
+        now: Duration,
+        answers: &[Vec<Answer>],
+        breaker: BreakerState,
+    ) -> io::Result<()> {
         let mood = self.script.mood_at(now);
         if self.bar.is_hidden() && self.mood != Some(mood) {
-            eprintln!("{:>4.1} s  the server is {}", now.as_secs_f64(), mood.name());
+            let now = now.as_secs_f64();
+            print::note(format_args!("{now:>4.1} s  the server is {}", mood.name()))?;
         }
         self.mood = Some(mood);
 
         let mut line = format!("{:>4.1} s  {:<8}", now.as_secs_f64(), mood.name());
         for (client, answers) in Client::ALL.iter().zip(answers) {
-            let recent =
-                answers.iter().rev().take_while(|answer| answer.at + answer.took + RECENT > now);
+            let recent = answers.iter().rev().take_while(|answer| answer.came() + RECENT > now);
             let good = stats::success(recent)
                 .map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
             line.push_str(&format!("  {} {good:>5}", client.name()));
@@ -52,6 +58,7 @@ impl Live {
         line.push_str(&format!("  breaker {}", breaker.as_str()));
         self.bar.set_message(line);
         self.bar.set_position(now.as_millis() as u64);
+        Ok(())
     }
 }
 

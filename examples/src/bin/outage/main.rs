@@ -20,18 +20,17 @@ mod load;
 mod options;
 mod picture;
 mod plain;
+mod print;
+mod reading;
 mod script;
 mod server;
 mod stack;
 mod stats;
 mod table;
 mod timeline;
+mod workers;
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io, process::ExitCode, time::Duration};
 
 use buttress::edge;
 use tokio::{sync::mpsc, time};
@@ -43,7 +42,8 @@ use crate::{
     load::{Client, Load},
     options::Options,
     picture::Picture,
-    script::Script,
+    print::say,
+    script::{Mood, Script},
     stats::{Answer, Summary},
     timeline::Timeline,
 };
@@ -70,14 +70,20 @@ fn main() -> ExitCode {
     };
     let script = Script::new(Duration::from_secs_f64(options.seconds));
     let end = if options.serve {
-        server::serve(script, options.seed).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        server::serve(script, options.rate, options.seed)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into)
     } else {
-        tokio::runtime::Runtime::new()
+        // On one thread, whose dice can be seeded: the stack draws from them.
+        edge::seed(options.seed);
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
             .map_err(Into::into)
             .and_then(|runtime| runtime.block_on(outage(&options, script)))
     };
     end.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        print::complain(format_args!("error: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -85,7 +91,7 @@ fn main() -> ExitCode {
 /// Runs the script and shows what came of it. Whatever happens, the server's process is gone
 /// when this returns.
 async fn outage(options: &Options, script: Script) -> Result<ExitCode, BoxError> {
-    let mut server = ServerProcess::spawn(options.seconds, options.seed)?;
+    let mut server = ServerProcess::spawn(options)?;
     let ran = tokio::select! {
         ran = run(options, script, &mut server) => ran.map(Some),
         () = interrupted() => Ok(None),
@@ -95,13 +101,13 @@ async fn outage(options: &Options, script: Script) -> Result<ExitCode, BoxError>
         return Ok(ExitCode::from(INTERRUPTED));
     };
 
-    let summaries: Vec<_> = run
-        .answers
-        .iter()
-        .zip(&run.reached)
-        .map(|(answers, reached)| Summary::new(answers, reached, &script))
-        .collect();
-    say(table::table(&summaries).trim_end());
+    let summaries = Client::ALL.map(|client| {
+        Summary::new(&run.answers[client as usize], &run.reached[client as usize], &script)
+    });
+    say(table::table(&summaries))?;
+    for line in reading::reading(&summaries, &script) {
+        say(reading::item(&line))?;
+    }
     Picture {
         script,
         rate: options.rate,
@@ -110,7 +116,7 @@ async fn outage(options: &Options, script: Script) -> Result<ExitCode, BoxError>
         breaker: &run.breaker,
     }
     .save(&options.out)?;
-    say(&format!("\nThe timeline: {0}/outage.svg, {0}/outage.png", options.out.display()));
+    say(format_args!("\nThe timeline: {0}/outage.svg, {0}/outage.png", options.out.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -131,7 +137,7 @@ async fn run(
     };
     let (standard, look) = stack::standard()?;
 
-    say(&introduction(options));
+    say(introduction(options))?;
     server.start().await?;
     let origin = edge::now();
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -147,6 +153,7 @@ async fn run(
             load.clone().drive(Client::Retries, retries),
             load.drive(Client::Standard, standard),
         );
+        Ok::<_, io::Error>(())
     };
     // Ends when the last request is answered: then nobody is left who could tell.
     let watch = async {
@@ -158,44 +165,50 @@ async fn run(
             tokio::select! {
                 answer = told.recv() => match answer {
                     Some((client, answer)) => answers[client as usize].push(answer),
-                    None => break (answers, timeline),
+                    None => break Ok((answers, timeline)),
                 },
                 _ = tick.tick() => {
                     let now = edge::now() - origin;
                     let (state, opened) = look();
                     timeline.note(now, state, opened);
-                    live.show(now, &answers, state);
+                    live.show(now, &answers, state)?;
                 }
             }
         }
     };
     let (answers, breaker) = tokio::select! {
-        ((), seen) = async { tokio::join!(drive, watch) } => seen,
+        both = async { tokio::try_join!(drive, watch) } => both?.1,
         error = server.gone() => return Err(error.into()),
     };
     Ok(Run { answers, reached: server.report().await?, breaker })
 }
 
 fn introduction(options: &Options) -> String {
+    let who = [
+        (Client::Bare.name(), plain::BARE.to_owned()),
+        (Client::Retries.name(), plain::RETRYING.to_owned()),
+        (Client::Standard.name(), format!("{}: {}", stack::NAME, stack::settings())),
+        ("server", serving(workers::count(options.rate))),
+    ];
+    let who: String = who.map(|(name, what)| format!("{name:>9}  {what}\n")).concat();
     format!(
-        "One server, three clients, {} requests a second each, {} s, seed {}:\n\
-         {:>9}  {}\n{:>9}  {}\n{:>9}  {}: {}\n",
-        options.rate,
-        options.seconds,
-        options.seed,
-        Client::Bare.name(),
-        plain::BARE,
-        Client::Retries.name(),
-        plain::RETRYING,
-        Client::Standard.name(),
-        stack::NAME,
-        stack::settings(),
+        "One server, three clients, {} requests a second each, {} s, seed {}:\n{who}",
+        options.rate, options.seconds, options.seed,
     )
 }
 
-/// Prints a line, to a reader who may have gone.
-fn say(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
+/// What the server can do, for the reader of the figures.
+fn serving(workers: usize) -> String {
+    let spans = [Mood::Healthy, Mood::Failing, Mood::Slow].map(|mood| {
+        let (least, most) = mood.span().unwrap_or_default();
+        format!("{} {least}-{most} ms", mood.name())
+    });
+    format!(
+        "{workers} workers and a queue for each client, so that none pays for another\n\
+         {:>9}  a request takes a worker ({}), whether or not its caller still waits",
+        "",
+        spans.join(", "),
+    )
 }
 
 /// Waits until somebody wants this program to end.

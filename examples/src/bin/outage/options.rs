@@ -4,7 +4,7 @@ use std::{fs, io, ops::RangeInclusive, path::PathBuf, process::ExitCode};
 
 use clap::Parser;
 
-use crate::{limits, script::BEATS};
+use crate::{limits, print, script::BEATS};
 
 /// Shows what an outage looks like to three clients: bare hyper, hyper with retries, and hyper in
 /// the standard stack.
@@ -15,15 +15,25 @@ use crate::{limits, script::BEATS};
 #[derive(Debug, Parser)]
 #[command(name = "outage", version)]
 pub(crate) struct Options {
-    /// Requests a second, for each client.
+    /// Requests a second, for each client, from 1 to 250.
+    ///
+    /// The server's workers are 16 for each 100, rounded up: with few of them the rounding gives a
+    /// retrying client room that it would not have with many.
     #[arg(long, default_value_t = 100.0, value_parser = rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
 
-    /// Seed of the dice: when exactly requests start, how long the server takes.
-    #[arg(long, default_value_t = 1)]
+    /// Seed of all dice: when exactly requests start, how long the server works, how long the
+    /// stack's breaker stays open and its retry waits.
+    ///
+    /// The machine's own timing has no seed: two runs come out alike, and not the same.
+    #[arg(long, default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub(crate) seed: u64,
 
-    /// Length of the whole script in seconds.
+    /// Length of the whole script in seconds, from 6 to 600.
+    ///
+    /// The phases scale with it. The clients' limits do not: two clients wait for 1 s, and the
+    /// breaker is open for 1 to 4 s. In a script of a few seconds retries bridge the outage, and it
+    /// is over before the breaker looks again.
     #[arg(long, default_value_t = f64::from(BEATS), value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) seconds: f64,
 
@@ -39,9 +49,13 @@ pub(crate) struct Options {
 /// Exit code for a command line that cannot work.
 const USAGE: u8 = 2;
 
-/// Below, there is nothing to take a percentile of; above, ports and sockets run out.
-const RATES: RangeInclusive<f64> = 1.0..=500.0;
-const SECONDS: RangeInclusive<f64> = 2.0..=600.0;
+/// Below, there is nothing to take a percentile of. Above, ports run out: each attempt that times
+/// out leaves one behind for a minute (some 60 in all for each request a second), and some systems
+/// have 16 000.
+const RATES: RangeInclusive<f64> = 1.0..=250.0;
+/// The hang is 5 of 26 beats, and must outlast the second for which the clients without us wait:
+/// else nobody times out in it.
+const SECONDS: RangeInclusive<f64> = 6.0..=600.0;
 
 /// Sockets that all clients together hold at once, for each request a second: the bare client's
 /// wait for 1 s, the retrying one's for 4 s, the stack's for 1.5 s.
@@ -59,9 +73,14 @@ impl Options {
             if error.use_stderr() {
                 refuse(&first_paragraph(&error.to_string()))
             } else {
-                // Help, or the version. A reader who has seen enough may close the pipe.
-                let _ = error.print();
-                ExitCode::SUCCESS
+                // Help, or the version.
+                print::unless_gone(error.print()).map_or_else(
+                    |error| {
+                        print::complain(format_args!("error: cannot write the output: {error}"));
+                        ExitCode::FAILURE
+                    },
+                    |()| ExitCode::SUCCESS,
+                )
             }
         })?;
         if !options.serve {
@@ -88,6 +107,10 @@ fn rate(text: &str) -> Result<f64, String> {
     within(text, RATES, "requests a second")
 }
 
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     within(text, SECONDS, "seconds")
 }
@@ -104,7 +127,7 @@ fn within(text: &str, range: RangeInclusive<f64>, unit: &str) -> Result<f64, Str
 
 fn refuse(reason: &str) -> ExitCode {
     let line: String = reason.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    eprintln!("{line}");
+    print::complain(line);
     ExitCode::from(USAGE)
 }
 
@@ -116,15 +139,37 @@ fn first_paragraph(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::{
+        plain,
+        script::{Mood, Script},
+    };
 
     #[test]
     fn a_number_out_of_range_or_none_at_all_is_refused() {
-        for text in ["0", "-1", "0.999", "500.1", "1e99", "inf", "-inf", "NaN", "", "many"] {
+        for text in ["0", "-1", "0.999", "250.1", "1e99", "inf", "-inf", "NaN", "", "many"] {
             assert!(rate(text).is_err(), "{text}");
         }
-        assert_eq!(rate("500"), Ok(500.0));
+        assert_eq!(rate("250"), Ok(250.0));
         assert_eq!(rate("1"), Ok(1.0));
+    }
+
+    #[test]
+    fn a_seed_is_a_whole_number() {
+        for text in ["-1", "1.5", "1e3", "x", "", "18446744073709551616"] {
+            assert!(seed(text).unwrap_err().contains("a whole number from 0"), "{text}");
+        }
+        assert_eq!(seed("0"), Ok(0));
+        assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn the_shortest_hang_outlasts_a_timeout() {
+        let script = Script::new(Duration::from_secs_f64(*SECONDS.start()));
+        let hang = script.phases().find(|phase| phase.mood == Mood::Hanging).unwrap();
+        assert!(hang.until - hang.from > plain::TIMEOUT);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tower::BoxError;
 pub(crate) type Hyper = Client<HttpConnector, Full<Bytes>>;
 
 /// How long one attempt may take.
-const TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a failed request is sent again.
 const RETRIES: u32 = 3;

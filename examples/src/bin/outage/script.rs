@@ -10,9 +10,11 @@ use std::{ops::Range, time::Duration};
 pub(crate) enum Mood {
     /// Answers at once.
     Healthy,
-    /// Takes the request and never answers.
+    /// Stands still, as behind a lock or in a pause: takes nothing on, answers nothing. What
+    /// arrives queues up, and is worked off when the hang is over.
     Hanging,
-    /// Answers 503 at once.
+    /// Answers 503, and takes its time for it: as when the database is down, and a worker waits for
+    /// it until it gives up.
     Failing,
     /// Answers well, but late: some fifty times later than usual, and still soon enough for all
     /// three clients. (The stack's breaker takes a callee for ill that mostly needs more than half
@@ -64,15 +66,21 @@ impl Mood {
         matches!(self, Self::Hanging | Self::Failing)
     }
 
-    /// How long the server takes for its answer, given a draw from `0.0..1.0`.
+    /// How long a worker takes for an answer, given a draw from `0.0..1.0`. `None` where nothing
+    /// is worked for.
     pub(crate) fn delay(self, unit: f64) -> Option<Duration> {
-        let (least, most) = match self {
-            Self::Healthy => (1.0, 4.0),
-            Self::Hanging => return None,
-            Self::Failing => (0.0, 0.0),
-            Self::Slow => (60.0, 180.0),
-        };
+        let (least, most) = self.span()?;
         Some(Duration::from_secs_f64((least + unit * (most - least)) / 1e3))
+    }
+
+    /// The least and the most that a worker takes for an answer, in milliseconds.
+    pub(crate) fn span(self) -> Option<(f64, f64)> {
+        match self {
+            Self::Healthy => Some((1.0, 4.0)),
+            Self::Hanging => None,
+            Self::Failing => Some((40.0, 60.0)),
+            Self::Slow => Some((60.0, 180.0)),
+        }
     }
 }
 
@@ -113,6 +121,30 @@ impl Script {
         self.phases()
             .find(|phase| at < phase.until)
             .map_or(PLAN[PLAN.len() - 1].0, |phase| phase.mood)
+    }
+
+    /// The first moment from `at` on at which the server does not hang.
+    pub(crate) fn awake_at(&self, at: Duration) -> Duration {
+        self.hangs()
+            .find(|hang| (hang.from..hang.until).contains(&at))
+            .map_or(at, |hang| hang.until)
+    }
+
+    /// When work is done that is begun at `begins` and takes `takes`. A hang stops it.
+    pub(crate) fn work(&self, begins: Duration, takes: Duration) -> Duration {
+        self.hangs().fold(begins + takes, |done, hang| {
+            let stopped = begins < hang.from && hang.from < done;
+            if stopped { done + (hang.until - hang.from) } else { done }
+        })
+    }
+
+    fn hangs(&self) -> impl Iterator<Item = Phase> {
+        self.phases().filter(|phase| phase.mood == Mood::Hanging)
+    }
+
+    /// When the first sick phase begins.
+    pub(crate) fn sick_from(&self) -> Duration {
+        self.phases().find(|phase| phase.mood.is_sick()).map_or(self.total, |phase| phase.from)
     }
 
     /// When the last sick phase ends.
@@ -177,8 +209,19 @@ mod tests {
 
     #[test]
     fn slow_is_not_sick() {
-        assert_eq!(full().sick_until(), 14 * SECOND);
+        assert_eq!((full().sick_from(), full().sick_until()), (4 * SECOND, 14 * SECOND));
         assert_eq!(sick_beats().collect::<Vec<_>>(), (4..14).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_hang_stops_the_work_that_was_begun_before_it_and_lets_none_begin() {
+        let (script, ms) = (full(), Duration::from_millis(1));
+        assert_eq!(script.work(3 * SECOND, 5 * ms), 3 * SECOND + 5 * ms);
+        assert_eq!(script.work(4 * SECOND - 2 * ms, 2 * ms), 4 * SECOND);
+        assert_eq!(script.work(4 * SECOND - 2 * ms, 5 * ms), 9 * SECOND + 3 * ms);
+        assert_eq!(script.awake_at(4 * SECOND - ms), 4 * SECOND - ms);
+        assert_eq!(script.awake_at(4 * SECOND), 9 * SECOND);
+        assert_eq!(script.awake_at(9 * SECOND), 9 * SECOND);
     }
 
     #[test]
@@ -203,7 +246,7 @@ mod tests {
     #[test]
     fn only_a_hanging_server_has_no_delay_to_wait_for() {
         assert_eq!(Mood::Hanging.delay(0.5), None);
-        assert_eq!(Mood::Failing.delay(0.5), Some(Duration::ZERO));
+        assert_eq!(Mood::Failing.delay(0.5), Some(Duration::from_millis(50)));
         assert_eq!(Mood::Slow.delay(0.0), Some(Duration::from_millis(60)));
         assert_eq!(Mood::Slow.delay(0.5), Some(Duration::from_millis(120)));
     }

@@ -1,4 +1,5 @@
-//! The server that falls ill: a real hyper server on loopback, in a process of its own.
+//! The server that falls ill: a real hyper server on loopback, in a process of its own, with a
+//! fixed number of [`Workers`] for each client.
 //!
 //! It speaks with its parent in lines of text. It says `port N` when it listens; `start` begins
 //! the script; `report` is answered with a line `reached <client> <count by beat>...` for each
@@ -22,33 +23,44 @@ use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use tokio::{net::TcpListener, time::Instant};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     load::{self, Client},
     script::{BEATS, Mood, Script},
+    workers::{Work, Workers},
 };
 
 struct Server {
     script: Script,
     started: OnceLock<Instant>,
-    dice: Mutex<SmallRng>,
-    /// Requests by client and beat.
-    reached: Mutex<[[u64; BEATS as usize]; Client::ALL.len()]>,
+    /// In the order of [`Client::ALL`].
+    counters: [Mutex<Counter>; Client::ALL.len()],
+}
+
+/// Where one client is served.
+struct Counter {
+    workers: Workers,
+    dice: SmallRng,
+    /// Requests by beat.
+    reached: [u64; BEATS as usize],
 }
 
 /// Serves until standard input ends.
-pub(crate) fn serve(script: Script, seed: u64) -> io::Result<()> {
+pub(crate) fn serve(script: Script, rate: f64, seed: u64) -> io::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let counter = |client| Mutex::new(Counter::new(client, script, rate, seed));
         let server = Arc::new(Server {
             script,
             started: OnceLock::new(),
-            dice: Mutex::new(SmallRng::seed_from_u64(seed)),
-            reached: Mutex::default(),
+            counters: Client::ALL.map(counter),
         });
 
-        println!("port {}", listener.local_addr()?.port());
+        writeln!(io::stdout(), "port {}", listener.local_addr()?.port())?;
         let parent = server.clone();
         thread::spawn(move || parent.obey());
 
@@ -80,10 +92,10 @@ impl Server {
     }
 
     fn report(&self, out: &mut impl Write) -> io::Result<()> {
-        let reached = *self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        for (client, beats) in Client::ALL.iter().zip(reached) {
+        for (client, counter) in Client::ALL.iter().zip(&self.counters) {
+            let reached = counter.lock().unwrap_or_else(PoisonError::into_inner).reached;
             write!(out, "reached {}", client.name())?;
-            for count in beats {
+            for count in reached {
                 write!(out, " {count}")?;
             }
             writeln!(out)?;
@@ -110,29 +122,52 @@ impl Server {
         &self,
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
-        let at = self.started.get().map_or(Duration::ZERO, |started| edge::now() - *started);
-        self.count(&request, at);
-
-        let unit = self.dice.lock().unwrap_or_else(PoisonError::into_inner).random();
-        let mood = self.script.mood_at(at);
-        match mood.delay(unit) {
-            Some(delay) => tokio::time::sleep(delay).await,
-            None => std::future::pending().await,
-        }
-        let mut response = Response::new(Full::from(mood.name()));
-        if mood == Mood::Failing {
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        }
-        Ok(response)
-    }
-
-    fn count(&self, request: &Request<Incoming>, at: Duration) {
         let name = request.headers().get(load::CLIENT);
         let client =
             Client::ALL.iter().position(|client| name.is_some_and(|name| name == client.name()));
-        if let Some(client) = client {
-            let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-            reached[client][self.script.beat_at(at)] += 1;
+        let Some(client) = client else {
+            return Ok(response(StatusCode::BAD_REQUEST, "who asks?"));
+        };
+
+        let now = edge::now();
+        let started = self.started.get().copied().unwrap_or(now);
+        let at = now - started;
+        let work = self.counters[client]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_on(at, self.script.beat_at(at));
+        // Who finds no room gets no answer, as with a listener whose backlog is full.
+        let Some(work) = work else { std::future::pending().await };
+        sleep_until(started + work.done).await;
+        let status = match work.mood {
+            Mood::Failing => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::OK,
+        };
+        Ok(response(status, work.mood.name()))
+    }
+}
+
+// === impl Counter ===
+
+impl Counter {
+    fn new(client: Client, script: Script, rate: f64, seed: u64) -> Self {
+        Self {
+            workers: Workers::new(rate, script),
+            // Dice of its own, lest what one client does changes what another gets; and others
+            // than those that say when requests start.
+            dice: SmallRng::seed_from_u64(seed.wrapping_mul(4).wrapping_add(1 + client as u64)),
+            reached: [0; BEATS as usize],
         }
     }
+
+    fn take_on(&mut self, at: Duration, beat: usize) -> Option<Work> {
+        self.reached[beat] += 1;
+        self.workers.take_on(at, self.dice.random())
+    }
+}
+
+fn response(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response
 }

@@ -18,7 +18,8 @@ const TOTAL: Duration = Duration::from_millis(1_500);
 const ATTEMPT: Duration = Duration::from_millis(400);
 const WINDOW: Duration = Duration::from_secs(3);
 const OPEN: Duration = Duration::from_secs(1);
-const OPEN_MAX: Duration = Duration::from_secs(4);
+/// Jitter included.
+pub(crate) const OPEN_MAX: Duration = Duration::from_secs(4);
 
 /// The stack around hyper: a plain type, which a struct can hold.
 pub(crate) type Client = HttpService<Hyper<plain::Hyper>>;

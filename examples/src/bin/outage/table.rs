@@ -2,40 +2,40 @@
 
 use std::{fmt::Write, time::Duration};
 
-use crate::{load::Client, stats::Summary};
+use crate::{load::Client, plain, stats::Summary};
 
 /// One row a figure, one column a client, in the order of [`Client::ALL`].
 pub(crate) fn table(summaries: &[Summary]) -> String {
     let mut table = Table::default();
-    let naive = Client::ALL
+    let storm = Client::ALL
         .iter()
         .zip(summaries)
         .find(|(client, _)| **client == Client::Retries)
         .map_or(0, |(_, summary)| summary.reached_sick);
 
     table.row("", Client::ALL.map(|client| client.name().to_owned()));
-    let mut row = |label, figure: &dyn Fn(&Summary) -> String| {
+    let mut row = |label: &str, figure: &dyn Fn(&Summary) -> String| {
         table.row(label, summaries.iter().map(figure));
     };
-    row("requests", &|s| s.requests.to_string());
-    row("good answers", &|s| share(s.success));
-    row("  while the server is healthy", &|s| share(s.success_healthy));
-    row("  while it is sick", &|s| share(s.success_sick));
-    row("  while it is slow", &|s| share(s.success_slow));
-    row("wait for an answer, p50", &|s| wait(s.p50));
+    row("requests that reached the sick server", &|s| s.reached_sick.to_string());
+    row("  as a share of what `retries` sent it", &|s| {
+        share((storm > 0).then(|| s.reached_sick as f64 / storm as f64))
+    });
+    row("wait for an answer or an error, p50", &|s| wait(s.p50));
     row("  p99", &|s| wait(s.p99));
-    row("  p50 while it is sick", &|s| wait(s.sick_p50));
-    row("  p99 while it is sick", &|s| wait(s.sick_p99));
-    row("attempts a request", &|s| {
+    row("  asked while it was sick, p50", &|s| wait(s.sick_p50));
+    row("  asked while it was sick, p99", &|s| wait(s.sick_p99));
+    row("good answers", &|s| share(s.success));
+    row(&format!("  that came within {}", seconds(plain::TIMEOUT)), &|s| share(s.prompt));
+    row("  asked while the server was healthy", &|s| share(s.success_healthy));
+    row("  asked while it was sick", &|s| share(s.success_sick));
+    row("  asked while it was slow", &|s| share(s.success_slow));
+    row("requests that callers made", &|s| s.requests.to_string());
+    row("attempts for each of them", &|s| {
         s.attempts.map_or_else(nothing, |attempts| format!("{attempts:.2}"))
     });
-    row("reached the sick server", &|s| s.reached_sick.to_string());
-    row("  of what `retries` sent it", &|s| {
-        share((naive > 0).then(|| s.reached_sick as f64 / naive as f64))
-    });
-    row("well again after", &|s| {
-        s.recovery
-            .map_or_else(|| "not yet".to_owned(), |took| format!("{:.1} s", took.as_secs_f64()))
+    row("well again after the failing ended, in", &|s| {
+        s.recovery.map_or_else(|| "not in this run".to_owned(), seconds)
     });
     table.text
 }
@@ -49,9 +49,9 @@ struct Table {
 
 impl Table {
     fn row(&mut self, label: &str, cells: impl IntoIterator<Item = String>) {
-        let mut line = format!("{label:<30}");
+        let mut line = format!("{label:<38}");
         for cell in cells {
-            write!(line, "{cell:>11}").expect("a string takes all that is written");
+            write!(line, "{cell:>17}").expect("a string takes all that is written");
         }
         self.text.push_str(line.trim_end());
         self.text.push('\n');
@@ -66,7 +66,11 @@ fn share(share: Option<f64>) -> String {
     share.map_or_else(nothing, |share| format!("{:.1} %", share * 100.0))
 }
 
-fn wait(wait: Option<Duration>) -> String {
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+pub(crate) fn wait(wait: Option<Duration>) -> String {
     wait.map_or_else(nothing, |wait| match wait.as_secs_f64() {
         s if s < 0.0001 => "<0.1 ms".to_owned(),
         s if s < 0.01 => format!("{:.1} ms", s * 1e3),
@@ -87,7 +91,7 @@ mod tests {
         for client in Client::ALL {
             assert!(table.lines().next().unwrap().contains(client.name()));
         }
-        assert!(table.contains("not yet"));
+        assert!(table.contains("not in this run"));
     }
 
     #[test]
@@ -95,8 +99,9 @@ mod tests {
         let script = Script::new(Duration::from_secs(26));
         let reached = |each| Summary::new(&[], &[each; BEATS as usize], &script);
         let table = table(&[reached(100), reached(400), reached(2)]);
-        let row = table.lines().find(|line| line.contains("`retries` sent")).unwrap();
-        assert!(row.ends_with("25.0 %    100.0 %      0.5 %"), "{row}");
+        let row = table.lines().find(|line| line.contains("`retries` sent it")).unwrap();
+        let cells: Vec<_> = row.split_whitespace().rev().take(6).collect();
+        assert_eq!(cells, ["%", "0.5", "%", "100.0", "%", "25.0"], "{row}");
     }
 
     #[test]
