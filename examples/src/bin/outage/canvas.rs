@@ -83,6 +83,24 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.area.draw(&PathElement::new(points, color.stroke_width(width)))
     }
 
+    /// Draws a level line in dashes.
+    pub(crate) fn dashes(
+        &self,
+        from: Point,
+        until: Point,
+        color: RGBColor,
+        width: f64,
+    ) -> Drawn<DB> {
+        const DASH: f64 = 7.0;
+        const GAP: f64 = 5.0;
+        let mut x = from.0;
+        while x < until.0 {
+            self.line(&[(x, from.1), ((x + DASH).min(until.0), until.1)], color, width)?;
+            x += DASH + GAP;
+        }
+        Ok(())
+    }
+
     /// Writes `text` with the middle of its height at `at`.
     pub(crate) fn write(&self, text: &str, (x, y): Point, words: Words) -> Drawn<DB> {
         let at = self.pixel((x, y + self.rise * words.size));
@@ -117,34 +135,25 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         Ok(())
     }
 
-    /// Draws `values`, one a beat, as steps. Lines of different `rank` keep clear of each other
-    /// where their values are the same.
+    /// Draws `values`, one a beat, as steps.
     pub(crate) fn steps(
         &self,
         panel: Panel,
         scale: &Scale,
         values: &[Option<f64>],
         color: RGBColor,
-        rank: usize,
+        width: f64,
     ) -> Drawn<DB> {
-        let aside = (rank as f64 - 1.0) * 3.5;
         let mut points = Vec::new();
         for (beat, value) in (0..).zip(values) {
             if let Some(value) = value {
-                let y = scale.y(panel, *value) + aside;
+                let y = scale.y(panel, *value);
                 let from = self.x(self.script.beat() * beat);
                 let until = self.x(self.script.beat() * (beat + 1));
-                points.extend([(from + aside, y), (until + aside, y)]);
+                points.extend([(from, y), (until, y)]);
             }
         }
-        // All lines end where time does.
-        for (x, _) in &mut points {
-            *x = x.min(RIGHT);
-        }
-        if let Some((x, _)) = points.first_mut() {
-            *x -= aside;
-        }
-        self.line(&points, color, 3.0)
+        self.line(&points, color, width)
     }
 
     /// Writes the seconds beneath the last panel.
@@ -205,7 +214,11 @@ impl Scale {
         }
     }
 
-    fn y(&self, panel: Panel, value: f64) -> f64 {
+    pub(crate) fn holds(&self, value: f64) -> bool {
+        (0.0..=self.most).contains(&value)
+    }
+
+    pub(crate) fn y(&self, panel: Panel, value: f64) -> f64 {
         // Room for the lines at both ends.
         let (top, bottom) = (panel.top + 10.0, panel.bottom - 10.0);
         bottom - value / self.most * (bottom - top)
@@ -278,6 +291,13 @@ mod tests {
             |scale: Scale| scale.ticks.into_iter().map(|(_, name)| name).collect::<Vec<_>>();
         assert_eq!(names(Scale::upto(412.0, 5.0, "")), ["0", "100", "200", "300", "400"]);
         assert_eq!(names(Scale::upto(0.3, 5.0, " s")), ["0 s", "0.1 s", "0.2 s", "0.3 s"]);
+    }
+
+    #[test]
+    fn a_value_is_drawn_at_its_own_height() {
+        let (panel, scale) = (Panel::new(100.0, 200.0), Scale::percent());
+        assert_eq!([1.0, 0.5, 0.0].map(|share| scale.y(panel, share)), [110.0, 150.0, 190.0]);
+        assert!(scale.holds(0.0) && scale.holds(1.0) && !scale.holds(1.01));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::{
     stack::{self, BreakerState},
     stats::Summary,
     timeline::Timeline,
+    workers,
 };
 
 /// All that is drawn.
@@ -82,7 +83,7 @@ impl Picture<'_> {
 
         for (client, y) in Client::ALL.into_iter().rev().zip([0.0, 1.0, 2.0]) {
             let y = 36.0 + y * 24.0;
-            canvas.line(&[(700.0, y), (726.0, y)], color(client), 5.0)?;
+            canvas.line(&[(700.0, y), (726.0, y)], color(client), width(client))?;
             canvas.write(client.name(), (736.0, y), Words::strong())?;
             canvas.write(describe(client), (820.0, y), Words::label())?;
         }
@@ -92,15 +93,19 @@ impl Picture<'_> {
     fn success<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
         let scale = Scale::percent();
         // The phases are named once, between the first panel and its title.
-        canvas.write("Good answers", (MARGIN, panel.top - 42.0), Words::strong())?;
+        canvas.write(
+            "Good answers, of those that come in each second",
+            (MARGIN, panel.top - 42.0),
+            Words::strong(),
+        )?;
         for phase in self.script.phases() {
             let middle = canvas.x((phase.from + phase.until) / 2);
             let words = Words::strong().color(ink(phase.mood)).centered();
             canvas.write(phase.mood.name(), (middle, panel.top - 14.0), words)?;
         }
         canvas.frame(panel, &scale)?;
-        for (rank, client, summary) in self.clients() {
-            canvas.steps(panel, &scale, &summary.success_by_beat, color(client), rank)?;
+        for (client, summary) in self.clients() {
+            canvas.steps(panel, &scale, &summary.success_by_beat, color(client), width(client))?;
         }
         Ok(())
     }
@@ -114,7 +119,8 @@ impl Picture<'_> {
                 waits.map(|wait| wait.map(|wait| wait.as_secs_f64())).collect()
             })
             .collect();
-        self.lines(canvas, panel, "Median wait for an answer or an error", &waits, " s")
+        let title = "Median wait for an answer or an error, by when the request was made";
+        self.lines(canvas, panel, title, &waits, " s").map(drop)
     }
 
     fn load<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
@@ -124,7 +130,22 @@ impl Picture<'_> {
             .iter()
             .map(|beats| beats.iter().map(|count| Some(*count as f64 / beat)).collect())
             .collect();
-        self.lines(canvas, panel, "Requests that reach the server, each second", &load, "")
+        let scale =
+            self.lines(canvas, panel, "Requests that reach the server, each second", &load, "")?;
+
+        // What the workers can do, where that is little enough to stand on the scale.
+        let workers = workers::count(self.rate);
+        for phase in self.script.phases().filter(|phase| phase.mood != Mood::Hanging) {
+            let can = workers::throughput(workers, phase.mood);
+            if scale.holds(can) {
+                let y = scale.y(panel, can);
+                let (from, until) = (canvas.x(phase.from), canvas.x(phase.until));
+                canvas.dashes((from, y), (until, y), canvas::INK, 1.5)?;
+                let words = format!("{workers} workers can do {can:.0}");
+                canvas.write(&words, (from + 6.0, y - 12.0), Words::label().color(canvas::INK))?;
+            }
+        }
+        Ok(())
     }
 
     fn breaker<DB: DrawingBackend>(&self, canvas: &Canvas<'_, DB>, panel: Panel) -> Drawn<DB> {
@@ -155,20 +176,20 @@ impl Picture<'_> {
         title: &str,
         values: &[Vec<Option<f64>>],
         unit: &str,
-    ) -> Drawn<DB> {
+    ) -> Result<Scale, DrawingAreaErrorKind<DB::ErrorType>> {
         let most = values.iter().flatten().flatten().copied().fold(0.0, f64::max);
         let scale = Scale::upto(most * 1.04, 6.0, unit);
         canvas.write(title, (MARGIN, panel.top - 18.0), Words::strong())?;
         canvas.frame(panel, &scale)?;
-        for ((rank, client, _), values) in self.clients().zip(values) {
-            canvas.steps(panel, &scale, values, color(client), rank)?;
+        for ((client, _), values) in self.clients().zip(values) {
+            canvas.steps(panel, &scale, values, color(client), width(client))?;
         }
-        Ok(())
+        Ok(scale)
     }
 
-    fn clients(&self) -> impl Iterator<Item = (usize, Client, &Summary)> {
-        let clients = Client::ALL.into_iter().zip(self.summaries);
-        clients.enumerate().map(|(rank, (client, summary))| (rank, client, summary))
+    /// The clients in the order in which they are drawn: the thinner line on top.
+    fn clients(&self) -> impl Iterator<Item = (Client, &Summary)> {
+        Client::ALL.into_iter().zip(self.summaries)
     }
 }
 
@@ -183,9 +204,18 @@ fn describe(client: Client) -> &'static str {
 /// Colours that are told apart with every kind of colour vision (Okabe and Ito), and a grey.
 fn color(client: Client) -> RGBColor {
     match client {
-        Client::Bare => RGBColor(0x7d, 0x86, 0x90),
+        Client::Bare => RGBColor(0x9a, 0xa3, 0xad),
         Client::Retries => RGBColor(0xd5, 0x5e, 0x00),
         Client::Standard => RGBColor(0x00, 0x72, 0xb2),
+    }
+}
+
+/// How wide a client's line is. Lines that say the same lie on each other, and each is to be seen.
+fn width(client: Client) -> f64 {
+    match client {
+        Client::Bare => 10.0,
+        Client::Retries => 6.0,
+        Client::Standard => 2.5,
     }
 }
 
