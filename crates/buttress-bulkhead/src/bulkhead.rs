@@ -148,7 +148,9 @@ impl Bulkhead {
     }
 
     /// A slot, or a place in the queue, or a refusal: which of them is decided in this call, and not
-    /// when the future is first polled.
+    /// when the future is first polled. A queue that is first come, first served goes by who asked first,
+    /// and not by whose future an executor happens to poll first; and the longest wait counts from here.
+    /// (`Shed::admit` of `buttress-shed` decides at the first poll, for its reasons.)
     ///
     /// The wait ends at the latest after the longest wait, and never goes beyond the
     /// [deadline](buttress_core::Deadline) of the request that this code runs for.

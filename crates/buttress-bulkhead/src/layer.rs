@@ -1,3 +1,5 @@
+use std::fmt;
+
 use buttress_core::ErrorsAsFailures;
 use tower_layer::Layer;
 
@@ -7,7 +9,11 @@ use crate::{Bulkhead, BulkheadService};
 ///
 /// All services made with it share the bulkhead, and so do those of its clones and of every other layer
 /// around a clone of the bulkhead.
-#[derive(Clone, Debug)]
+///
+/// # Panics
+///
+/// A call that has to wait for a bounded time panics outside of a tokio runtime with timers.
+#[derive(Clone)]
 pub struct BulkheadLayer<O = ErrorsAsFailures> {
     bulkhead: Bulkhead,
     observe: O,
@@ -30,6 +36,13 @@ impl<O> BulkheadLayer<O> {
     #[must_use]
     pub fn until<P>(self, observe: P) -> BulkheadLayer<P> {
         BulkheadLayer { bulkhead: self.bulkhead, observe }
+    }
+}
+
+// By hand: what observes is often a closure, which is not `Debug`.
+impl<O> fmt::Debug for BulkheadLayer<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkheadLayer").field("bulkhead", &self.bulkhead).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,7 @@
-use std::task::{Context, Poll};
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
 
 use buttress_core::{BoxError, ErrorsAsFailures, Observe};
 use tower_service::Service;
@@ -14,7 +17,7 @@ use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
 /// be cloned, ask the [`Bulkhead`] for a slot yourself.
 ///
 /// A call that is refused leaves the inner service ready for the next.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BulkheadService<S, O = ErrorsAsFailures> {
     inner: S,
     bulkhead: Bulkhead,
@@ -65,5 +68,15 @@ where
             }
             Decision::Refuse(reason) => ResponseFuture::refused(reason, self.observe.clone()),
         }
+    }
+}
+
+// By hand: what observes is often a closure, which is not `Debug`.
+impl<S: fmt::Debug, O> fmt::Debug for BulkheadService<S, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkheadService")
+            .field("inner", &self.inner)
+            .field("bulkhead", &self.bulkhead)
+            .finish_non_exhaustive()
     }
 }

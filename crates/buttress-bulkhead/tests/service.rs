@@ -633,6 +633,16 @@ async fn above_a_buffer_and_beneath_one_it_bounds_what_runs() {
     assert_eq!((probe.max_in_flight(), two.in_flight()), (2, 0));
 }
 
+#[test]
+fn what_observes_with_a_closure_can_be_shown() {
+    let judge = |_: Result<&u32, &BoxError>| Class::Success;
+    let layer = BulkheadLayer::new(bulkhead(3, 0, MS)).until(judge);
+    let shown = "bulkhead: Bulkhead { limit: 3, in_flight: 0, .. }, .. }";
+    assert_eq!(format!("{layer:?}"), format!("BulkheadLayer {{ {shown}"));
+    let service = format!("{:?}", layer.layer("inner"));
+    assert_eq!(service, format!("BulkheadService {{ inner: \"inner\", {shown}"));
+}
+
 /// A service whose future is as large as it gets, and with no bits to spare.
 #[derive(Clone)]
 struct Sized<const WORDS: usize>;

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use buttress_core::ErrorsAsFailures;
 use tower_layer::Layer;
 
@@ -7,7 +9,11 @@ use crate::{Priority, Shed, ShedService};
 ///
 /// All services made with it share the [`Shed`], and so do those of its clones and of every other layer
 /// around a clone of the shed.
-#[derive(Clone, Debug)]
+///
+/// # Panics
+///
+/// A request that has to wait for a bounded time panics outside of a tokio runtime with timers.
+#[derive(Clone)]
 pub struct ShedLayer<P = Priority, O = ErrorsAsFailures> {
     shed: Shed,
     prioritize: P,
@@ -38,6 +44,13 @@ impl<P, O> ShedLayer<P, O> {
     #[must_use]
     pub fn until<Q>(self, observe: Q) -> ShedLayer<P, Q> {
         ShedLayer { shed: self.shed, prioritize: self.prioritize, observe }
+    }
+}
+
+// By hand: priorities come from closures, as a rule, which are not `Debug`.
+impl<P, O> fmt::Debug for ShedLayer<P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShedLayer").field("shed", &self.shed).finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,8 @@
 /// The four classes of Google's *Site Reliability Engineering* (chapter 21, "Handling Overload"): there
 /// criticality is part of every call, and four values proved to be enough to tell any two calls apart
 /// that must not be treated alike. A greater one is more important.
+// Exhaustive on purpose: the four are the source's, and a fifth would be another scale. Whoever maps them to
+// metrics or to a header should hear of it from the compiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Nobody minds if it is not served now and then, as with what is fetched ahead.

@@ -1,4 +1,7 @@
-use std::task::{Context, Poll};
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
 
 use buttress_core::{BoxError, Context as Ambient, ErrorsAsFailures, Observe};
 use tower_service::Service;
@@ -17,7 +20,7 @@ use crate::{Permit, Prioritize, Priority, ResponseFuture, Shed, shed::Decision};
 ///
 /// No retry of ours is in charge of what runs within: a server's own clients repeat by themselves, even if
 /// whoever sent the request is repeating it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ShedService<S, P = Priority, O = ErrorsAsFailures> {
     inner: S,
     shed: Shed,
@@ -68,5 +71,15 @@ where
             }
             Decision::Refuse(rejected) => ResponseFuture::refused(rejected, self.observe.clone()),
         }
+    }
+}
+
+// By hand: priorities come from closures, as a rule, which are not `Debug`.
+impl<S: fmt::Debug, P, O> fmt::Debug for ShedService<S, P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShedService")
+            .field("inner", &self.inner)
+            .field("shed", &self.shed)
+            .finish_non_exhaustive()
     }
 }

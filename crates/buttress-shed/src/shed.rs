@@ -123,7 +123,11 @@ impl Shed {
 
     /// Asks for a place, and waits for it if there is none but room in the queue.
     ///
-    /// The deadline is that of the [request](Deadline::current) that the future is polled for.
+    /// All of it is decided when the future is first polled, and nothing in this call. Whether a request is
+    /// admitted at all depends on its deadline, and that is the one of the [request](Deadline::current)
+    /// that the future is polled for; and a future that is never polled must not count as load, nor push
+    /// somebody else out of the queue. (`Bulkhead::acquire` of `buttress-bulkhead` decides in the call, for
+    /// its reasons.)
     ///
     /// # Errors
     ///
@@ -131,6 +135,10 @@ impl Shed {
     /// somebody more important needs the room. It says to try again after an interval.
     /// [`Reason::DeadlineExceeded`] if the deadline has passed, or is nearer than what half of the last
     /// calls took.
+    ///
+    /// # Panics
+    ///
+    /// The future panics if it has to wait for a bounded time outside of a tokio runtime with timers.
     ///
     /// # Cancel safety
     ///

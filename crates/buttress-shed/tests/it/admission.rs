@@ -16,7 +16,7 @@ use buttress_core::{
 use buttress_shed::{Priority, Shed, ShedSettings};
 use tokio::time::{advance, sleep};
 
-use crate::support::{fill, ms, overloaded, peek, shed, timed, wait, with};
+use crate::support::{fill, ms, overloaded, peek, shed, timed, wait, with, within};
 
 #[tokio::test(start_paused = true)]
 async fn a_place_that_comes_back_is_the_next_ones_in_that_instant() {
@@ -271,6 +271,21 @@ async fn a_waiter_is_woken_once_and_only_by_what_is_its_own() {
         let expected: Vec<_> = (0..4).map(|at| usize::from(at <= served)).collect();
         assert_eq!(woken, expected);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_decided_when_first_polled_and_not_when_asked() {
+    let shed = shed(1);
+    let mut first = Box::pin(shed.admit(Priority::Critical));
+    let mut second = Box::pin(shed.admit(Priority::Critical));
+    assert_eq!((shed.stats().arrived, shed.in_flight()), (0, 0));
+    let permit = peek(&mut second).unwrap();
+    assert!(peek(&mut first).is_none() && permit.is_ok());
+
+    // The deadline is that of the poll, too.
+    let asked = within(1).within(|| shed.admit(Priority::Critical));
+    let (refused, waited) = timed(within(30).scope(asked)).await;
+    assert_eq!((refused.unwrap_err().reason(), waited), (Reason::DeadlineExceeded, ms(30)));
 }
 
 #[tokio::test(start_paused = true)]

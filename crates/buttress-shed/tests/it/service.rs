@@ -267,6 +267,16 @@ async fn one_layer_makes_services_that_share() {
     assert_eq!((probe.max_in_flight(), took), (2, ms(60)));
 }
 
+#[test]
+fn what_prioritizes_or_observes_with_a_closure_can_be_shown() {
+    let judge = |_: Result<&u32, &BoxError>| Class::Success;
+    let layer = ShedLayer::new(shed(3)).prioritize(|_: &u32| Priority::Sheddable).until(judge);
+    let shown = "shed: Shed { limit: 3, in_flight: 0, waiting: 0, .. }, .. }";
+    assert_eq!(format!("{layer:?}"), format!("ShedLayer {{ {shown}"));
+    let service = format!("{:?}", layer.layer("inner"));
+    assert_eq!(service, format!("ShedService {{ inner: \"inner\", {shown}"));
+}
+
 /// A coin that is the same in every run.
 fn coin(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
