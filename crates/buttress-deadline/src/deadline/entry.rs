@@ -42,7 +42,8 @@ pub struct EntryLayer {
 }
 
 /// Fixes the deadline of each request. See [`EntryLayer`].
-#[derive(Clone, Copy, Debug)]
+// Not `Copy`, whatever the inner one is: a copy in silence would take its readiness along.
+#[derive(Clone, Debug)]
 pub struct EntryService<S> {
     inner: S,
     total: Duration,

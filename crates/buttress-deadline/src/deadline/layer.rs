@@ -18,6 +18,10 @@ use crate::bound::{assert_more_than_zero, more_than_zero};
 /// [`Limit::Total`], whose limit is `total`, or what was left of the request's own deadline where that
 /// was less. An answer that is there when the time is up is passed on.
 ///
+/// # Panics
+///
+/// A call that has to wait for a bounded time panics outside of a tokio runtime with timers.
+///
 /// # Cancel safety
 ///
 /// The inner future is dropped in the same poll in which the time is up. Nothing goes on in secret.

@@ -19,6 +19,10 @@ use crate::{
 ///
 /// Made by [`TimeoutLayer::call_only`](super::TimeoutLayer::call_only).
 ///
+/// # Panics
+///
+/// A call that has to wait for a bounded time panics outside of a tokio runtime with timers.
+///
 /// # Differences from `TimeoutLayer`
 ///
 /// The service need not be [`Clone`], and is ready when the inner one is. **The wait for that is not
@@ -46,7 +50,8 @@ pub struct CallTimeoutLayer {
 }
 
 /// Gives each call so much time. See [`CallTimeoutLayer`].
-#[derive(Clone, Copy, Debug)]
+// Not `Copy`, whatever the inner one is: a copy in silence would take its readiness along.
+#[derive(Clone, Debug)]
 pub struct CallTimeout<S> {
     inner: S,
     limit: Duration,

@@ -19,6 +19,10 @@ use crate::bound::{assert_more_than_zero, more_than_zero};
 /// what a [`DeadlineLayer`] would: [`Rejected`] if nothing was sent, else `Elapsed` of [`Limit::Total`].
 /// If a `DeadlineLayer` in the same task is above, that one answers.
 ///
+/// # Panics
+///
+/// A call that has to wait for a bounded time panics outside of a tokio runtime with timers.
+///
 /// # Cancel safety
 ///
 /// The inner future is dropped in the same poll in which the time is up. Nothing goes on in secret.

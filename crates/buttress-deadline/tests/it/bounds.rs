@@ -4,10 +4,13 @@ use std::{
     cell::Cell,
     convert::Infallible,
     fmt,
-    future::{Ready, ready},
+    future::{Ready, pending, ready},
     io,
+    marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use buttress_core::{
@@ -141,6 +144,49 @@ fn everything_can_be_shown() {
     assert!(format!("{deadline:?} {timeout:?} {only:?}").contains("1s"));
     let futures = format!("{:?} {:?} {:?}", deadline.call(1), timeout.call(1), only.call(1));
     assert_eq!(futures, "ResponseFuture { .. } ResponseFuture { .. } CallFuture { .. }");
+}
+
+/// Whether a type is `Copy`: then, and only then, the first method is there.
+struct IsCopy<T>(PhantomData<T>);
+
+impl<T: Copy> IsCopy<T> {
+    fn answer(&self) -> bool {
+        true
+    }
+}
+
+trait Otherwise {
+    fn answer(&self) -> bool {
+        false
+    }
+}
+
+impl<T> Otherwise for IsCopy<T> {}
+
+#[test]
+fn no_service_is_copied_in_silence_with_the_readiness_of_the_inner_one() {
+    assert!(IsCopy::<Inner>(PhantomData).answer(), "the inner one is");
+    assert!(!IsCopy::<EntryService<Inner>>(PhantomData).answer());
+    assert!(!IsCopy::<CallTimeout<Inner>>(PhantomData).answer());
+    assert!(!IsCopy::<DeadlineService<Inner>>(PhantomData).answer());
+    assert!(!IsCopy::<TimeoutService<Inner>>(PhantomData).answer());
+}
+
+#[test]
+fn outside_of_a_runtime_a_call_that_has_to_wait_for_a_bounded_time_panics_and_no_other_does() {
+    fn panics<S: Service<u32>>(mut service: S) -> bool {
+        let mut call = Box::pin(service.call(1));
+        let poll = AssertUnwindSafe(|| call.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        catch_unwind(poll).is_err()
+    }
+    let hangs = service_fn(|_: u32| pending::<Result<(), Infallible>>());
+    for (limit, has_end) in [(secs(1), true), (Duration::MAX, false)] {
+        assert_eq!(panics(DeadlineLayer::new(limit).layer(hangs)), has_end);
+        assert_eq!(panics(TimeoutLayer::new(limit).layer(hangs)), has_end);
+        assert_eq!(panics(TimeoutLayer::call_only(limit).layer(hangs)), has_end);
+        assert!(!panics(EntryLayer::new(limit).layer(hangs)), "it arms nothing");
+        assert!(!panics(TimeoutLayer::call_only(limit).layer(Single)), "it does not wait");
+    }
 }
 
 type Inner = tower::util::ServiceFn<fn(u32) -> Ready<Result<u32, Infallible>>>;
