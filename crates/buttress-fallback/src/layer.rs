@@ -1,3 +1,5 @@
+use std::fmt;
+
 use buttress_core::ErrorsAsFailures;
 use tower_layer::Layer;
 
@@ -18,7 +20,7 @@ use crate::{Ask, ByClass, Cause, FallbackService, Keep, NoFallback, Respond, Try
 /// | setting | default | says |
 /// |---|---|---|
 /// | [`classify`](Self::classify) | errors are failures | what an answer or an error means, and how answers are marked |
-/// | [`when`](Self::when) | [`ByClass`] | for which of them to answer |
+/// | [`when`](Self::when), [`when_by`](Self::when_by) | [`ByClass`] | for which of them to answer |
 ///
 /// Answer, classifier and predicate are cloned for each call, so keep them small.
 ///
@@ -57,13 +59,13 @@ use crate::{Ask, ByClass, Cause, FallbackService, Keep, NoFallback, Respond, Try
 /// assert_eq!(client.oneshot(()).await.unwrap(), "we are busy, come again");
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct FallbackLayer<A, C = ErrorsAsFailures, W = ByClass> {
     policy: Policy<A, C, W>,
 }
 
 /// What to answer, and when.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Policy<A, C, W> {
     pub(crate) answer: A,
     pub(crate) classify: C,
@@ -186,14 +188,48 @@ impl<A, C, W> FallbackLayer<A, C, W> {
         FallbackLayer { policy: Policy { answer, classify, when } }
     }
 
-    /// Answers only where `predicate` says so, instead of [`ByClass`].
+    /// Answers only where the function `predicate` says so, instead of [`ByClass`].
     #[must_use]
     pub fn when<Res, P>(self, predicate: P) -> FallbackLayer<A, C, P>
     where
         P: Fn(&Cause<Res>) -> bool,
     {
+        self.when_by(predicate)
+    }
+
+    /// The same, for any [`When`](crate::When): a type of your own, which has a name and can be kept in a
+    /// struct, or [`ByClass`] again.
+    ///
+    /// A method of its own, because the types of a closure are found only where its `Fn` bound stands.
+    ///
+    /// ```
+    /// use buttress_fallback::{ByClass, Cause, FallbackLayer, When};
+    ///
+    /// /// Answers for what the default does, but not for what is merely slow.
+    /// #[derive(Clone)]
+    /// struct UnlessSlow;
+    ///
+    /// impl<Res> When<Res> for UnlessSlow {
+    ///     fn applies(&self, cause: &Cause<Res>) -> bool {
+    ///         let is_slow = cause.error().is_some_and(|error| error.is::<buttress_core::Elapsed>());
+    ///         ByClass.applies(cause) && !is_slow
+    ///     }
+    /// }
+    ///
+    /// let layer = FallbackLayer::value(String::new).when_by(UnlessSlow);
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn when_by<V>(self, when: V) -> FallbackLayer<A, C, V> {
         let Policy { answer, classify, .. } = self.policy;
-        FallbackLayer { policy: Policy { answer, classify, when: predicate } }
+        FallbackLayer { policy: Policy { answer, classify, when } }
+    }
+}
+
+// By hand: they are closures, as a rule, which are not `Debug`.
+impl<A, C, W> fmt::Debug for FallbackLayer<A, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FallbackLayer").finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,7 @@
-use std::task::{Context, Poll};
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
 
 use buttress_core::{BoxError, Classify, ErrorsAsFailures, Mark};
 use tower_service::Service;
@@ -6,7 +9,8 @@ use tower_service::Service;
 use crate::{Answer, ByClass, ResponseFuture, When, layer::Policy};
 
 /// Answers where the inner service did not. See [`FallbackLayer`](crate::FallbackLayer).
-#[derive(Clone, Copy, Debug)]
+// Not `Copy`, whatever the inner one is: a copy in silence would take its readiness along.
+#[derive(Clone)]
 pub struct FallbackService<S, A, C = ErrorsAsFailures, W = ByClass> {
     inner: S,
     policy: Policy<A, C, W>,
@@ -37,5 +41,12 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let kept = self.policy.answer.keep(&request);
         ResponseFuture::new(self.inner.call(request), kept, self.policy.clone())
+    }
+}
+
+// By hand: answer, classifier and predicate are closures, as a rule, which are not `Debug`.
+impl<S: fmt::Debug, A, C, W> fmt::Debug for FallbackService<S, A, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FallbackService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

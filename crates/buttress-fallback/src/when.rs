@@ -4,7 +4,8 @@ use crate::Cause;
 
 /// For which causes a fallback answers.
 ///
-/// Implemented by [`ByClass`], and by functions of the [`Cause`].
+/// Implemented by [`ByClass`], and by functions of the [`Cause`]. One of your own is set with
+/// [`FallbackLayer::when_by`](crate::FallbackLayer::when_by).
 pub trait When<Res> {
     /// Whether it answers for this one.
     fn applies(&self, cause: &Cause<Res>) -> bool;

@@ -6,12 +6,15 @@ use std::{
     fmt,
     future::{Ready, ready},
     io,
+    marker::PhantomData,
     rc::Rc,
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, Reason};
-use buttress_fallback::{Ask, Cause, FallbackLayer, FallbackService, NoFallback, Respond};
+use buttress_core::{BoxError, Class, ErrorsAsFailures, Reason};
+use buttress_fallback::{
+    Ask, ByClass, Cause, FallbackLayer, FallbackService, NoFallback, Respond, Value, When,
+};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 
 use crate::support::OPEN;
@@ -148,9 +151,67 @@ fn everything_can_be_shown() {
     let mut service = FallbackLayer::value(|| 1).layer(echo());
     let call = service.call(1);
     assert_eq!(format!("{call:?}"), "ResponseFuture { .. }");
-    assert!(format!("{:?}", FallbackLayer::value(|| 1)).contains("Value { .. }"));
-    let asks: FallbackLayer<Ask<_, _>> = FallbackLayer::service(|n: &u32| *n, echo());
-    assert!(format!("{asks:?}").contains("Ask { .. }"));
+    assert_eq!(format!("{:?}", Value::new(|| 1)), "Value { .. }");
+    assert_eq!(format!("{:?}", Ask::new(|n: &u32| *n, echo())), "Ask { .. }");
+
+    // Whatever they are made of.
+    let closures = FallbackLayer::respond_with(|_| 1)
+        .classify(|_: Result<&u32, &BoxError>| Class::Fatal)
+        .when(|cause: &Cause<u32>| cause.class() == Class::Fatal);
+    assert_eq!(format!("{closures:?}"), "FallbackLayer { .. }");
+    let shown = format!("{:?}", closures.layer("inner"));
+    assert_eq!(shown, "FallbackService { inner: \"inner\", .. }");
+    struct Silent;
+    assert_eq!(format!("{:?}", FallbackLayer::new(Silent)), "FallbackLayer { .. }");
+}
+
+#[tokio::test]
+async fn who_decides_when_may_be_a_type_of_ones_own_that_a_struct_can_hold_by_name() {
+    /// Answers for refusals alone.
+    #[derive(Clone)]
+    struct Refused;
+    impl<Res> When<Res> for Refused {
+        fn applies(&self, cause: &Cause<Res>) -> bool {
+            cause.class() == Class::Refused
+        }
+    }
+    type Fails = tower::util::ServiceFn<fn(bool) -> Ready<Result<u32, BoxError>>>;
+    type Answers = fn() -> u32;
+    struct App {
+        client: FallbackService<Fails, Value<Answers>, ErrorsAsFailures, Refused>,
+    }
+    let fails: Fails =
+        service_fn(|is_ours| ready(Err(if is_ours { OPEN.into() } else { "down".into() })));
+    let answers: Answers = || 7;
+    let layer = FallbackLayer::value(answers).when_by(Refused);
+    let app = App { client: layer.clone().layer(fails) };
+    assert_eq!(app.client.clone().oneshot(true).await.unwrap(), 7);
+    assert_eq!(app.client.oneshot(false).await.unwrap_err().to_string(), "down");
+    let again = layer.when_by(ByClass).layer(fails);
+    assert_eq!(again.oneshot(false).await.unwrap(), 7, "as by default");
+}
+
+/// Whether a type is `Copy`: then, and only then, the first method is there.
+struct IsCopy<T>(PhantomData<T>);
+
+impl<T: Copy> IsCopy<T> {
+    fn answer(&self) -> bool {
+        true
+    }
+}
+
+trait Otherwise {
+    fn answer(&self) -> bool {
+        false
+    }
+}
+
+impl<T> Otherwise for IsCopy<T> {}
+
+#[test]
+fn no_service_is_copied_in_silence_with_the_readiness_of_the_inner_one() {
+    assert!(IsCopy::<Echo>(PhantomData).answer(), "the inner one is");
+    assert!(!IsCopy::<FallbackService<Echo, NoFallback>>(PhantomData).answer());
 }
 
 /// Numbers to beat. Whoever makes one grow has seen it, and says why.
