@@ -5,10 +5,7 @@ use std::{
     task::{Poll, ready},
 };
 
-use buttress_core::{
-    BoxError, Context, Scope,
-    ready::{Call, Ready},
-};
+use buttress_core::{BoxError, Context, Scope, ready::Call};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -66,7 +63,7 @@ where
         // A buffer above calls in a task of its own, where there is no context. But this is a poll, and
         // polls come from where the request is.
         let context = if entered == Context::default() { Context::current() } else { entered };
-        AskFuture { call: context.scope(Ready::new(service).call(request)) }
+        AskFuture { call: context.scope(Call::new(service, request)) }
     }
 }
 

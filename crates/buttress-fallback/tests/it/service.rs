@@ -81,6 +81,15 @@ async fn a_call_that_needs_no_fallback_costs_the_other_service_nothing() {
     assert_eq!((clones.load(Relaxed), polls.load(Relaxed)), (0, 0));
 }
 
+#[tokio::test]
+async fn whoever_is_asked_is_cloned_once() {
+    let (clones, polls) = (Arc::default(), Arc::default());
+    let other = Counted { clones: Arc::clone(&clones), polls: Arc::clone(&polls) };
+    let layer = FallbackLayer::service(|n: &u16| *n, other);
+    assert_eq!(layer.layer(failing(OPEN)).oneshot(299).await.unwrap(), page(299));
+    assert_eq!((clones.load(Relaxed), polls.load(Relaxed)), (1, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_may_share_a_limit_with_the_call_that_failed() {
     let probe = pages();
