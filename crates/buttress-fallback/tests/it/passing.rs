@@ -36,7 +36,7 @@ async fn it_answers_for_refusals_for_time_that_ran_out_and_for_what_was_not_reac
     let errors: [(BoxError, Class, Option<Reason>); 4] = [
         (OPEN.into(), Class::Refused, refused),
         (LATE.into(), TRANSIENT, None),
-        (LATE.unsent().into(), Class::Unreachable, None),
+        (LATE.unsent().into(), TRANSIENT, None),
         (io::Error::other(OPEN).into(), Class::Unreachable, None),
     ];
     for (error, class, reason) in errors {
