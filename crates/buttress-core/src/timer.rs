@@ -199,7 +199,7 @@ impl RareAlarm {
         if own.deadline() != until {
             own.as_mut().reset(until);
         }
-        own.as_mut().poll(cx)
+        poll_own(own.as_mut(), true, cx)
     }
 }
 
@@ -467,5 +467,20 @@ mod tests {
             until: Some(edge::now() + Duration::from_millis(20)),
         };
         assert_eq!(tokio::spawn(limited).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn nor_a_rare_alarm_that_is_polled_after_it() {
+        let until = edge::now() + Duration::from_millis(20);
+        let starved = async move {
+            let (mut busy, mut alarm) = (Box::pin(glutton()), RareAlarm::default());
+            poll_fn(|cx| {
+                assert!(busy.as_mut().poll(cx).is_pending());
+                alarm.poll(until, cx)
+            })
+            .await;
+        };
+        let patience = tokio::time::timeout(secs(60), tokio::spawn(starved));
+        patience.await.expect("it ends").unwrap();
     }
 }
