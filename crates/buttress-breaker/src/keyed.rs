@@ -3,6 +3,7 @@ use std::{
     collections::{HashMap, hash_map::RandomState},
     fmt,
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use buttress_core::{InvalidSetting, KeyOf, edge};
@@ -60,6 +61,9 @@ const CANDIDATES: usize = 8;
 ///
 /// A closure makes a key for each request. Write a [`KeyOf`] to compare it where it lies; then a breaker
 /// that is there is found without an allocation.
+///
+/// What is yours runs without a lock, and may use these breakers itself: the key function, the label, and all
+/// that keys do. Threads may compare one key at the same time.
 pub struct Breakers<K, F> {
     shared: Arc<Shared<K>>,
     key_of: F,
@@ -77,11 +81,13 @@ struct Shared<K> {
 /// Entries by the hash of their key. A hash map with the keys in it could not be asked by what is no key
 /// yet.
 struct Map<K> {
-    /// The first entry of each hash.
+    /// The newest entry of each hash.
     heads: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
     entries: Vec<Entry<K>>,
     /// Counts look-ups, to tell which entry was used last.
     tick: u64,
+    /// Counts entries that were ever made, to tell which are new.
+    made: u64,
     /// Where the search for one that may go goes on.
     hand: u32,
     /// What those that went had counted.
@@ -89,12 +95,29 @@ struct Map<K> {
 }
 
 struct Entry<K> {
+    kept: Arc<Kept<K>>,
+    hash: u64,
+    /// Its number among all that were ever made, from 1 on.
+    born: u64,
+    /// The next older entry of the same hash.
+    next: Option<u32>,
+}
+
+/// What is looked at without the lock of the map. Comparing keys is the user's, and may take long or ask the
+/// map again.
+struct Kept<K> {
     key: K,
     breaker: Breaker,
-    hash: u64,
-    /// The next entry of the same hash.
-    next: Option<u32>,
-    used: u64,
+    /// The tick of the last look-up that found it.
+    used: AtomicU64,
+}
+
+/// An entry that has the hash, and so most likely the key. It keeps its place as long as this is there.
+struct Candidate<K> {
+    kept: Arc<Kept<K>>,
+    place: u32,
+    born: u64,
+    tick: u64,
 }
 
 /// Hashes what is a hash already.
@@ -152,7 +175,7 @@ impl<K, F> Breakers<K, F> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.shared.hashes.hash_one(key);
-        lock(&self.shared.map).find(hash, |kept| kept.borrow() == key)
+        self.shared.find(hash, 0, |kept| kept.borrow() == key).ok()
     }
 
     /// All breakers with their keys, in no order.
@@ -163,8 +186,11 @@ impl<K, F> Breakers<K, F> {
     where
         K: Clone,
     {
-        let map = lock(&self.shared.map);
-        map.entries.iter().map(|entry| (entry.key.clone(), entry.breaker.clone())).collect()
+        let kept: Vec<_> = {
+            let map = lock(&self.shared.map);
+            map.entries.iter().map(|entry| entry.kept.clone()).collect()
+        };
+        kept.iter().map(|kept| (kept.key.clone(), kept.breaker.clone())).collect()
     }
 
     /// What became of all calls, whatever their key: also of those whose breaker was replaced, and of those
@@ -175,7 +201,7 @@ impl<K, F> Breakers<K, F> {
         let mut sum = map.gone;
         sum += self.shared.overflow.stats();
         for entry in &map.entries {
-            sum += entry.breaker.stats();
+            sum += entry.kept.breaker.stats();
         }
         sum
     }
@@ -218,32 +244,42 @@ impl<K, F> Breakers<K, F> {
         self.key_of.hash(request, &mut state);
         let hash = state.finish();
         let is_it = |key: &K| self.key_of.matches(request, key);
-        if let Some(breaker) = lock(&self.shared.map).find(hash, is_it) {
+        let (mut seen, mut new) = (0, None);
+        loop {
+            match self.shared.find(hash, seen, is_it) {
+                Ok(breaker) => return breaker,
+                Err(newest) => seen = newest,
+            }
+            let new = new.get_or_insert_with(|| self.make(request));
+            let now = edge::now();
+            let (breaker, _dropped_unlocked) = {
+                let mut map = lock(&self.shared.map);
+                if map.has_newer(hash, seen) {
+                    // Somebody was faster, perhaps with this key.
+                    continue;
+                }
+                if map.entries.len() < self.shared.capacity {
+                    map.push(new.clone(), hash);
+                    (new.breaker.clone(), None)
+                } else if let Some(place) = map.place(now) {
+                    let old = map.replace(place, new.clone(), hash);
+                    (new.breaker.clone(), Some(old))
+                } else {
+                    (self.shared.overflow.clone(), None)
+                }
+            };
             return breaker;
         }
+    }
 
-        // Made without the lock, which others may want meanwhile.
+    fn make<Req: ?Sized>(&self, request: &Req) -> Arc<Kept<K>>
+    where
+        F: KeyOf<Req, Key = K>,
+    {
         let key = self.key_of.key(request);
         let label = self.label.map(|label| label(&key).into_boxed_str());
         let breaker = Breaker::unchecked(self.shared.settings.clone(), label);
-        let now = edge::now();
-        let (breaker, _dropped_unlocked) = {
-            let mut map = lock(&self.shared.map);
-            if let Some(breaker) = map.find(hash, is_it) {
-                // Somebody was faster.
-                return breaker;
-            }
-            if map.entries.len() < self.shared.capacity {
-                map.push(key, breaker.clone(), hash);
-                (breaker, None)
-            } else if let Some(place) = map.place(now) {
-                let old = map.replace(place, key, breaker.clone(), hash);
-                (breaker, Some(old))
-            } else {
-                (self.shared.overflow.clone(), None)
-            }
-        };
-        breaker
+        Arc::new(Kept { key, breaker, used: AtomicU64::new(0) })
     }
 }
 
@@ -272,62 +308,98 @@ impl<K, F> fmt::Debug for Breakers<K, F> {
     }
 }
 
+// === impl Shared ===
+
+impl<K> Shared<K> {
+    /// The breaker whose key it is, among the entries of the hash that were born after `seen`. If there is
+    /// none, when the newest of them was born: all until then are seen.
+    ///
+    /// They are taken out one by one, the newest first, and compared without the lock.
+    fn find(&self, hash: u64, seen: u64, is_it: impl Fn(&K) -> bool) -> Result<Breaker, u64> {
+        let mut newest = None;
+        let mut last = None;
+        loop {
+            // A statement by itself, so that the lock is free after it.
+            let next = lock(&self.map).candidate(hash, last.as_ref());
+            let Some(candidate) = next.filter(|candidate| candidate.born > seen) else {
+                return Err(newest.unwrap_or(seen));
+            };
+            if is_it(&candidate.kept.key) {
+                candidate.kept.used.fetch_max(candidate.tick, Relaxed);
+                return Ok(candidate.kept.breaker.clone());
+            }
+            newest.get_or_insert(candidate.born);
+            last = Some(candidate);
+        }
+    }
+}
+
 // === impl Map ===
 
 impl<K> Map<K> {
     fn new() -> Self {
         let (heads, entries) = Default::default();
-        Self { heads, entries, tick: 0, hand: 0, gone: Stats::default() }
+        Self { heads, entries, tick: 0, made: 0, hand: 0, gone: Stats::default() }
     }
 
-    fn find(&mut self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Breaker> {
+    /// The newest entry of the hash, or the next older one than `last`. What came into the chain after `last` was
+    /// taken is before it, and not met on the way.
+    fn candidate(&mut self, hash: u64, last: Option<&Candidate<K>>) -> Option<Candidate<K>> {
         self.tick += 1;
-        let mut next = self.heads.get(&hash).copied();
-        while let Some(at) = next {
-            let entry = &mut self.entries[at as usize];
-            if is_it(&entry.key) {
-                entry.used = self.tick;
-                return Some(entry.breaker.clone());
-            }
-            next = entry.next;
-        }
-        None
+        let place = match last {
+            None => *self.heads.get(&hash)?,
+            Some(last) => self.entries[last.place as usize].next?,
+        };
+        let Entry { kept, born, .. } = &self.entries[place as usize];
+        Some(Candidate { kept: kept.clone(), place, born: *born, tick: self.tick })
     }
 
-    fn push(&mut self, key: K, breaker: Breaker, hash: u64) {
+    /// Whether the hash has an entry that was born after `seen`.
+    fn has_newer(&self, hash: u64, seen: u64) -> bool {
+        self.heads.get(&hash).is_some_and(|head| self.entries[*head as usize].born > seen)
+    }
+
+    fn push(&mut self, kept: Arc<Kept<K>>, hash: u64) {
         let place = u32::try_from(self.entries.len()).expect("a capacity fits in 32 bits");
-        let next = self.heads.insert(hash, place);
-        self.entries.push(Entry { key, breaker, hash, next, used: self.tick });
+        let entry = self.link(place, kept, hash);
+        self.entries.push(entry);
+    }
+
+    /// Makes an entry for that place, the first in the chain of its hash.
+    fn link(&mut self, place: u32, kept: Arc<Kept<K>>, hash: u64) -> Entry<K> {
+        kept.used.store(self.tick, Relaxed);
+        self.made += 1;
+        Entry { kept, hash, born: self.made, next: self.heads.insert(hash, place) }
     }
 
     /// The entry that a new one may take the place of.
     fn place(&mut self, now: Instant) -> Option<u32> {
-        let mut oldest: Option<u32> = None;
+        let mut oldest: Option<(u32, u64)> = None;
         let mut candidates = 0;
         for _ in 0..self.entries.len().min(LOOKED_AT) {
             self.hand = (self.hand + 1) % self.entries.len() as u32;
             let entry = &self.entries[self.hand as usize];
-            if !entry.breaker.may_be_forgotten(now) {
+            if !entry.may_be_forgotten(now) {
                 continue;
             }
-            if oldest.is_none_or(|oldest| entry.used < self.entries[oldest as usize].used) {
-                oldest = Some(self.hand);
+            let used = entry.kept.used.load(Relaxed);
+            if oldest.is_none_or(|(_, oldest)| used < oldest) {
+                oldest = Some((self.hand, used));
             }
             candidates += 1;
             if candidates == CANDIDATES {
                 break;
             }
         }
-        oldest
+        oldest.map(|(place, _)| place)
     }
 
     /// Gives its place to a new one.
-    fn replace(&mut self, place: u32, key: K, breaker: Breaker, hash: u64) -> Entry<K> {
+    fn replace(&mut self, place: u32, kept: Arc<Kept<K>>, hash: u64) -> Entry<K> {
         self.unlink(place);
-        let next = self.heads.insert(hash, place);
-        let new = Entry { key, breaker, hash, next, used: self.tick };
+        let new = self.link(place, kept, hash);
         let old = std::mem::replace(&mut self.entries[place as usize], new);
-        let mut stats = old.breaker.stats();
+        let mut stats = old.kept.breaker.stats();
         stats.window = Default::default();
         self.gone += stats;
         old
@@ -354,6 +426,15 @@ impl<K> Map<K> {
     }
 }
 
+// === impl Entry ===
+
+impl<K> Entry<K> {
+    /// Whether nobody looks at it or has its breaker, and nothing that matters is lost with it.
+    fn may_be_forgotten(&self, now: Instant) -> bool {
+        Arc::strong_count(&self.kept) == 1 && self.kept.breaker.may_be_forgotten(now)
+    }
+}
+
 // === impl AsItIs ===
 
 impl Hasher for AsItIs {
@@ -370,8 +451,8 @@ impl Hasher for AsItIs {
     }
 }
 
-/// What one entry takes beside its breaker.
+/// What one entry takes beside its breaker, with the two counters of its `Arc`.
 #[cfg(all(test, target_pointer_width = "64", not(buttress_loom)))]
 pub(crate) const fn entry_bytes<K>() -> usize {
-    size_of::<Entry<K>>()
+    size_of::<Entry<K>>() + size_of::<Kept<K>>() + 2 * size_of::<usize>()
 }

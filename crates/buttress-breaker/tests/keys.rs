@@ -1,8 +1,12 @@
 //! Breakers by key.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
     hash::{Hash, Hasher},
+    rc::Rc,
+    sync::{OnceLock, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -264,7 +268,7 @@ fn threads_that_come_with_a_new_key_at_once_get_one_breaker() {
     for round in 0..50 {
         let breakers = by_number(1_000);
         let barrier = std::sync::Barrier::new(4);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     barrier.wait();
@@ -301,4 +305,215 @@ fn a_clone_is_the_same_map() {
     assert!(!clone.is_empty() && clone.len() == 1);
     let all: Vec<(u64, Breaker)> = clone.snapshot();
     assert_eq!((all[0].0, all[0].1.state()), (1, State::Open));
+}
+
+// === Who asks the map while the map asks ===
+
+/// A key that asks the map whenever something is done with it.
+#[derive(Debug)]
+struct Nosy(u64);
+
+/// So does whoever reads it from a request.
+#[derive(Clone, Copy)]
+struct ByNosy;
+
+static NOSY: OnceLock<Breakers<Nosy, ByNosy>> = OnceLock::new();
+
+thread_local! {
+    /// What has asked, and whether it is being answered: what asks must not ask itself for ever.
+    static ASKED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+    static ANSWERING: Cell<bool> = const { Cell::new(false) };
+}
+
+fn ask(who: &'static str) {
+    let Some(breakers) = NOSY.get() else { return };
+    if ANSWERING.replace(true) {
+        return;
+    }
+    ASKED.with_borrow_mut(|asked| asked.insert(who));
+    let _ = (breakers.len(), breakers.stats(), breakers.snapshot(), format!("{breakers:?}"));
+    let _ = (breakers.get(&Nosy(1)), breakers.select(&1).admit().map(drop));
+    ANSWERING.set(false);
+}
+
+impl Clone for Nosy {
+    fn clone(&self) -> Self {
+        ask("clone");
+        Self(self.0)
+    }
+}
+
+impl PartialEq for Nosy {
+    fn eq(&self, other: &Self) -> bool {
+        ask("eq");
+        self.0 == other.0
+    }
+}
+
+impl Eq for Nosy {}
+
+impl Hash for Nosy {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        ask("hash");
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        ask("drop");
+    }
+}
+
+impl KeyOf<u64> for ByNosy {
+    type Key = Nosy;
+
+    fn hash<H: Hasher>(&self, request: &u64, state: &mut H) {
+        ask("hash of a request");
+        request.hash(state);
+    }
+
+    fn matches(&self, request: &u64, key: &Nosy) -> bool {
+        ask("matches");
+        *request == key.0
+    }
+
+    fn key(&self, request: &u64) -> Nosy {
+        ask("key");
+        Nosy(*request)
+    }
+}
+
+#[test]
+fn what_is_the_users_runs_without_a_lock_and_may_ask_the_map() {
+    let label = |key: &Nosy| {
+        ask("label");
+        key.0.to_string()
+    };
+    let (done, waiting) = mpsc::channel();
+    let user = thread::spawn(move || {
+        let breakers = Breakers::with_capacity(3, settings(), ByNosy).unwrap().label(label);
+        let breakers = NOSY.get_or_init(|| breakers);
+        for key in 0..10 {
+            breakers.select(&key);
+            breakers.select(&key);
+            assert!(breakers.get(&Nosy(key)).is_some());
+            drop(breakers.snapshot());
+        }
+        done.send(ASKED.take()).unwrap();
+    });
+    // A watchdog: the time is waited for only if a lock is held.
+    let asked = waiting.recv_timeout(10 * SECOND).expect("asked under the lock, or failed");
+    user.join().unwrap();
+    let all = ["clone", "drop", "eq", "hash", "hash of a request", "key", "label", "matches"];
+    assert_eq!(asked.into_iter().collect::<Vec<_>>(), all);
+    // Each was counted once, whichever was replaced meanwhile.
+    let stats = NOSY.get().unwrap().stats();
+    assert!(stats.started > 0 && stats.dropped == stats.started, "{stats:?}");
+}
+
+/// Does something once, while a key is compared or made. All keys have one hash.
+#[derive(Clone, Default)]
+struct Meanwhile {
+    comparing: Act,
+    making: Act,
+}
+
+type Act = Rc<Cell<Option<Box<dyn FnOnce()>>>>;
+
+impl KeyOf<u64> for Meanwhile {
+    type Key = Same;
+
+    fn hash<H: Hasher>(&self, _: &u64, state: &mut H) {
+        0_u64.hash(state);
+    }
+
+    fn matches(&self, request: &u64, key: &Same) -> bool {
+        self.comparing.take().into_iter().for_each(|act| act());
+        key.0 == *request
+    }
+
+    fn key(&self, request: &u64) -> Same {
+        self.making.take().into_iter().for_each(|act| act());
+        Same(*request)
+    }
+}
+
+fn meanwhile(capacity: usize) -> (Meanwhile, Breakers<Same, Meanwhile>) {
+    let meanwhile = Meanwhile::default();
+    let breakers = Breakers::with_capacity(capacity, settings(), meanwhile.clone()).unwrap();
+    (meanwhile, breakers)
+}
+
+/// Calls these, one after the other.
+fn succeed(breakers: &Breakers<Same, Meanwhile>, keys: impl IntoIterator<Item = u64>) {
+    for key in keys {
+        breakers.select(&key).admit().unwrap().report(Class::Success);
+    }
+}
+
+fn successes(breakers: &Breakers<Same, Meanwhile>, key: u64) -> u64 {
+    breakers.get(&Same(key)).map_or(0, |breaker| breaker.stats().success)
+}
+
+fn keys(breakers: &Breakers<Same, Meanwhile>) -> Vec<u64> {
+    let mut keys: Vec<_> = breakers.snapshot().into_iter().map(|(key, _)| key.0).collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn who_comes_while_the_same_key_is_made_finds_it_and_makes_no_second() {
+    // Alone, and among others of the hash, which come before it and after.
+    for others in [vec![], vec![1], vec![1, 2]] {
+        for come in [vec![7], vec![7, 8], vec![8, 7], vec![8, 7, 9], vec![8]] {
+            let (meanwhile, breakers) = meanwhile(100);
+            succeed(&breakers, others.clone());
+            let (same, these) = (breakers.clone(), come.clone());
+            meanwhile.making.set(Some(Box::new(move || succeed(&same, these))));
+            succeed(&breakers, [7]);
+
+            let mut expected = [&others[..], &come, &[7]].concat();
+            expected.sort();
+            expected.dedup();
+            assert_eq!(keys(&breakers), expected);
+            let calls = 1 + u64::from(come.contains(&7));
+            assert_eq!(successes(&breakers, 7), calls, "{others:?}, {come:?}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_and_goes_while_keys_are_compared_hides_none() {
+    // While the youngest is compared, others come, and take the places of two that may go: one is older than all,
+    // the other between.
+    for wanted in [1, 2, 3, 4] {
+        for come in 0..5 {
+            let (meanwhile, breakers) = meanwhile(6);
+            succeed(&breakers, [10, 1, 2, 11, 3, 4]);
+            for key in 1..=4 {
+                breakers.get(&Same(key)).unwrap().force_closed();
+            }
+            let same = breakers.clone();
+            meanwhile.comparing.set(Some(Box::new(move || succeed(&same, 20..20 + come))));
+            succeed(&breakers, [wanted]);
+            assert_eq!(successes(&breakers, wanted), 2, "{wanted}, {come}");
+            assert_eq!(keys(&breakers).len(), 6);
+            assert_eq!(breakers.stats().success, 7 + come);
+        }
+    }
+}
+
+#[test]
+fn what_is_being_compared_is_not_replaced() {
+    let (meanwhile, breakers) = meanwhile(1);
+    succeed(&breakers, [1]);
+    let same = breakers.clone();
+    meanwhile.comparing.set(Some(Box::new(move || succeed(&same, [2]))));
+    succeed(&breakers, [1]);
+    assert_eq!((keys(&breakers), successes(&breakers, 1)), (vec![1], 2), "2 found no place");
+    assert_eq!(breakers.overflow().stats().success, 1);
+
+    succeed(&breakers, [2]);
+    assert_eq!((keys(&breakers), breakers.stats().success), (vec![2], 4));
 }
