@@ -50,8 +50,8 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<Req, F, D> {
-        // Until the spare service is ready. The first attempt needs no token.
-        Readying { request: Option<Req>, token: Option<Token> },
+        // Until the spare service is ready, or the deadline has come. The first attempt needs no token.
+        Readying { request: Option<Req>, token: Option<Token>, alarm: RareAlarm },
         Calling { #[pin] future: F },
         // Until the answer that is replaced is gone; then sleeps for what is left of the wait.
         Discarding { #[pin] discarding: D, next: Option<Next<Req>> },
@@ -90,7 +90,7 @@ where
     ) -> Self {
         let state = match sent {
             Ok(future) => State::Calling { future },
-            Err(request) => State::Readying { request: Some(request), token: None },
+            Err(request) => State::readying(request, None, RareAlarm::default()),
         };
         Self { policy, counts, attempt, spare, kept, deadline, before: Before::default(), state }
     }
@@ -111,18 +111,31 @@ where
         loop {
             match this.state.as_mut().project() {
                 // ## Readying => (Calling | Done)
-                StateProj::Readying { request, token } => {
+                StateProj::Readying { request, token, alarm } => {
                     let service = this.spare.as_mut().expect("kept for what is not sent");
-                    let readied = ready!(within(*this.attempt, || service.poll_ready(cx)));
-                    // Out of the state first: what is not sent goes back now, not when we are dropped.
-                    let token = token.take();
+                    let deadline = in_force(*this.deadline);
+                    // In hand: should readiness panic, it goes back now, not when what is left is dropped.
+                    let held = token.take();
+                    let polled = within(*this.attempt, || service.poll_ready(cx));
+                    let late = match polled {
+                        Poll::Ready(_) => has_passed(deadline),
+                        Poll::Pending => comes(deadline, alarm, cx),
+                    };
+                    if polled.is_pending() && !late {
+                        *token = held;
+                        return Poll::Pending;
+                    }
                     let request = request.take().expect("polled after it was ready");
-                    readied.map_err(Into::into)?;
-                    if let Some(token) = token {
-                        if has_passed(*this.deadline) {
-                            let late = Rejected::new(Reason::DeadlineExceeded, LAYER).into();
-                            return Poll::Ready(Err(this.before.rather_than(late)));
-                        }
+                    if let Poll::Ready(readied) = polled {
+                        readied.map_err(Into::into)?;
+                    }
+                    if late {
+                        // With it goes its place in a queue.
+                        *this.spare = None;
+                        let late = Rejected::new(Reason::DeadlineExceeded, LAYER).into();
+                        return Poll::Ready(Err(this.before.rather_than(late)));
+                    }
+                    if let Some(token) = held {
                         // Before the call: one that panics may have sent it.
                         token.spend();
                     }
@@ -191,8 +204,8 @@ where
                         ready!(alarm.poll(until, cx));
                     }
                     let Next { request, token, .. } = next.take().expect("looked at above");
-                    let (request, token) = (Some(request), Some(token));
-                    this.state.set(State::Readying { request, token });
+                    let readying = State::readying(request, Some(token), std::mem::take(alarm));
+                    this.state.set(readying);
                 }
             }
         }
@@ -218,9 +231,24 @@ where
     }
 }
 
+// === impl State ===
+
+impl<Req, F, D> State<Req, F, D> {
+    fn readying(request: Req, token: Option<Token>, alarm: RareAlarm) -> Self {
+        Self::Readying { request: Some(request), token, alarm }
+    }
+}
+
 /// Whether there is a deadline and it has passed: then nothing more is sent.
 fn has_passed(deadline: Option<Deadline>) -> bool {
-    in_force(deadline).is_some_and(|deadline| deadline.has_passed(edge::now()))
+    deadline.is_some_and(|deadline| deadline.has_passed(edge::now()))
+}
+
+/// Whether there is a deadline and it has come. If it is yet to come, the task is woken then.
+///
+/// The clock is not asked: where this is a borrowed timer, at the deadline itself its lender speaks.
+fn comes(deadline: Option<Deadline>, alarm: &mut RareAlarm, cx: &mut Context<'_>) -> bool {
+    deadline.is_some_and(|deadline| alarm.poll(deadline.instant(), cx).is_ready())
 }
 
 /// The deadline that was there at `call`. Where there was none, a `Buffer` may have called us from elsewhere:
@@ -326,26 +354,23 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_wait_borrows_the_timer_of_the_limit_above_and_has_its_own_without() {
-        fn own_timer<S, Req, C, R>(future: &ResponseFuture<S, Req, C, R>) -> bool
-        where
-            S: Service<R::Sent>,
-            R: Replay<Req> + Discard<S::Response>,
-        {
-            match &future.state {
-                State::Sleeping { alarm, .. } => format!("{alarm:?}") != "RareAlarm { own: None }",
-                _ => panic!("it does not sleep: {future:?}"),
+    /// Whether it has armed a timer for what it waits for: its time, or that of readiness.
+    fn own_timer<S, Req, C, R>(future: &ResponseFuture<S, Req, C, R>) -> bool
+    where
+        S: Service<R::Sent>,
+        R: Replay<Req> + Discard<S::Response>,
+    {
+        match &future.state {
+            State::Readying { alarm, .. } | State::Sleeping { alarm, .. } => {
+                format!("{alarm:?}") != "RareAlarm { own: None }"
             }
+            _ => panic!("it does not wait: {future:?}"),
         }
-        let mut service = layer().layer(service_fn(|()| at_once(Err::<(), _>("reset"))));
+    }
 
-        let mut alone = tokio_test::task::spawn(service.call(()));
-        tokio_test::assert_pending!(alone.poll());
-        assert!(own_timer(&alone));
-
-        let mut call = pin!(service.call(()));
-        let mut alarm = pin!(Alarm::default());
+    /// Polls it once beneath a limit of a minute, which lends its timer.
+    async fn poll_lent_to<F: Future>(call: Pin<&mut F>) {
+        let (mut call, mut alarm) = (call, pin!(Alarm::default()));
         let far = edge::now() + 60 * SEC;
         std::future::poll_fn(|cx| {
             let limited = poll_within(call.as_mut(), alarm.as_mut(), || Some(far), cx);
@@ -353,6 +378,54 @@ mod tests {
             Poll::Ready(())
         })
         .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_borrows_the_timer_of_the_limit_above_and_has_its_own_without() {
+        let mut service = layer().layer(service_fn(|()| at_once(Err::<(), _>("reset"))));
+
+        let mut alone = tokio_test::task::spawn(service.call(()));
+        tokio_test::assert_pending!(alone.poll());
+        assert!(own_timer(&alone));
+
+        let mut call = pin!(service.call(()));
+        poll_lent_to(call.as_mut()).await;
+        assert!(!own_timer(&call));
+    }
+
+    /// Is never ready.
+    #[derive(Clone)]
+    struct Unready;
+
+    impl Service<()> for Unready {
+        type Response = ();
+        type Error = BoxError;
+        type Future = std::future::Ready<Result<(), BoxError>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+            Poll::Pending
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            unreachable!("it is not ready")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_readiness_has_a_timer_only_for_a_deadline_that_nobody_above_keeps() {
+        let soon = buttress_core::Context::default().with_deadline(Deadline::after(SEC));
+        let mut service = layer().layer(Unready);
+
+        let mut endless = tokio_test::task::spawn(service.call(()));
+        tokio_test::assert_pending!(endless.poll());
+        assert!(!own_timer(&endless), "there is nothing to wake for");
+
+        let mut alone = tokio_test::task::spawn(soon.within(|| service.call(())));
+        tokio_test::assert_pending!(alone.poll());
+        assert!(own_timer(&alone));
+
+        let mut call = pin!(soon.within(|| service.call(())));
+        poll_lent_to(call.as_mut()).await;
         assert!(!own_timer(&call));
     }
 

@@ -46,7 +46,15 @@ use crate::{
 /// # Readiness
 ///
 /// The service asks for `S: Clone` and is ready at once. What the inner service has to be waited for is
-/// waited for in the response future, where the request's deadline covers it, before each attempt anew.
+/// waited for in the response future, before each attempt anew, until the deadline in the request's
+/// [`Context`](buttress_core::Context) at the latest: then nothing is sent any more. If nothing was before, the
+/// answer is a [`Rejected`](buttress_core::Rejected) for
+/// [`DeadlineExceeded`](buttress_core::Reason::DeadlineExceeded). A deadline layer above speaks first.
+///
+/// # Panics
+///
+/// The response future panics if it has to wait, for the next attempt or with a deadline for readiness, outside
+/// of a tokio runtime with timers.
 ///
 /// # Cancel safety
 ///

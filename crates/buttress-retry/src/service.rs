@@ -12,6 +12,10 @@ use tower_service::Service;
 use crate::{ResponseFuture, future::within, layer::Policy};
 
 /// Sends requests again that failed. See [`RetryLayer`](crate::RetryLayer).
+///
+/// # Panics
+///
+/// Its futures panic if they have to wait outside of a tokio runtime with timers.
 pub struct RetryService<S, C = ErrorsAsFailures, R = CloneReplay> {
     inner: Ready<S>,
     policy: Arc<Policy<C, R>>,

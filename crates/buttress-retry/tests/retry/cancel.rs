@@ -67,8 +67,14 @@ async fn a_panic_before_the_request_was_sent_returns_the_token_and_one_after_it_
     for (callee, balance) in cases {
         let budget = budget(BudgetSettings::default().ratio(0.0).refill(0.0));
         let mut service = over(&within(&budget), &callee);
-        let call = service.ready().await.unwrap().call("request");
-        assert!(AssertUnwindSafe(call).catch_unwind().await.is_err());
+        let mut call = service.ready().await.unwrap().call("request");
+        assert!(AssertUnwindSafe(&mut call).catch_unwind().await.is_err());
+        assert_eq!(
+            budget.balance(),
+            balance,
+            "as it unwinds, and not when what is left is dropped"
+        );
+        drop(call);
         assert_eq!(budget.balance(), balance);
         assert_eq!(Context::current().attempt(), 0, "the context is as it was");
     }

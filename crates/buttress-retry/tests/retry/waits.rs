@@ -1,12 +1,13 @@
 //! How long it waits, and what no deadline has room for.
 
-use std::time::Duration;
+use std::{future, time::Duration};
 
 use crate::support::*;
-use buttress_core::{Context, Deadline, Elapsed, Limit, Reason, Rejected, edge, find};
+use buttress_core::{BoxError, Context, Deadline, Elapsed, Limit, Reason, Rejected, edge, find};
 use buttress_retry::{Backoff, Budget, BudgetSettings, RetryLayer};
+use futures_util::FutureExt;
 use tokio::time::advance;
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
 fn jittered(base: Duration, cap: Duration) -> RetryLayer<Classifier> {
     RetryLayer::new(Backoff::exponential(base, cap), rich()).classify(classify as Classifier)
@@ -257,21 +258,108 @@ async fn the_deadline_at_the_call_holds_wherever_it_is_polled() {
     assert_eq!((callee.calls(), callee.elapsed()), (2, ZERO));
 }
 
+const LATE: Rejected = Rejected::new(Reason::DeadlineExceeded, "retry");
+
+/// Two seconds are left.
+fn soon() -> Context {
+    Context::default().with_deadline(Deadline::after(2 * SEC))
+}
+
+// TMO-05
 #[tokio::test(start_paused = true)]
-async fn an_attempt_whose_callee_is_ready_too_late_is_not_sent() {
-    for (first, refused) in [(failed(1), false), (Act::Answer(BUSY), true)] {
-        let budget = budget(BudgetSettings::default().refill(0.0));
-        let callee = Callee::new([first]).readiness([Readiness::Now, Readiness::After(2 * SEC)]);
-        let mut service = over(&within(&budget), &callee);
-        let service = service.ready().await.unwrap();
-        let soon = Context::default().with_deadline(Deadline::after(2 * SEC));
-        let error = soon.scope(soon.within(|| service.call("request"))).await.unwrap_err();
-        let late = Rejected::new(Reason::DeadlineExceeded, "retry");
-        assert_eq!(find(&*error), refused.then_some(&late));
-        assert!(!error.is::<Rejected>(), "the first attempt was sent");
-        assert_eq!(error.is::<Failed>(), !refused, "what the callee said last tells more");
-        assert_eq!((callee.calls(), budget.balance()), (1, 2.0));
+async fn an_attempt_whose_callee_is_ready_too_late_is_not_sent_nor_waited_for_any_longer() {
+    for ready in [2 * SEC, 10 * SEC, 100_000 * SEC] {
+        for (first, refused) in [(failed(1), false), (Act::Answer(BUSY), true)] {
+            let budget = budget(BudgetSettings::default().refill(0.0));
+            let callee = Callee::new([first]).readiness([Readiness::Now, Readiness::After(ready)]);
+            let mut service = over(&within(&budget), &callee);
+            let service = service.ready().await.unwrap();
+            let error = soon().within(|| service.call("request")).await.unwrap_err();
+            assert_eq!(find(&*error), refused.then_some(&LATE));
+            assert!(!error.is::<Rejected>(), "the first attempt was sent");
+            assert_eq!(error.is::<Failed>(), !refused, "what the callee said last tells more");
+            assert_eq!((callee.calls(), budget.balance()), (1, 2.0));
+            assert_eq!(callee.elapsed(), 2 * SEC);
+        }
     }
+}
+
+// TMO-05
+#[tokio::test(start_paused = true)]
+async fn a_first_attempt_whose_callee_is_not_ready_by_the_deadline_is_not_sent() {
+    for ready in [2 * SEC, 10 * SEC, 100_000 * SEC] {
+        // It may be in charge, have nothing to be in charge of, or be beneath one that is.
+        for (layer, attempt) in [(at_once(), 0), (at_once().attempts(1), 0), (at_once(), 1)] {
+            // As from the worker of a buffer: the call knows of no deadline, the polls do.
+            for known_at_the_call in [true, false] {
+                // The service itself is asked first, is not ready, and is replaced.
+                let readiness = [ready, ready].map(Readiness::After);
+                let callee = Callee::new([Act::Answer(OK)]).readiness(readiness);
+                let mut service = over(&layer, &callee);
+                let service = service.ready().await.unwrap();
+                let (with, without) = (soon(), Context::default());
+                let (called_in, polled_in) =
+                    if known_at_the_call { (with, without) } else { (without, with) };
+                let called_in = called_in.with_attempt(attempt);
+                let call = called_in.within(|| service.call("request"));
+                let error = polled_in.scope(call).await.unwrap_err();
+                assert_eq!(error.downcast_ref(), Some(&LATE), "nothing was ever sent");
+                assert_eq!((callee.calls(), callee.elapsed()), (0, 2 * SEC));
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_that_comes_in_time_is_used() {
+    let readiness = [2 * SEC, 2 * SEC - MS].map(Readiness::After);
+    let callee = Callee::new([Act::Slow(10 * SEC, OK)]).readiness(readiness);
+    let mut service = over(&at_once(), &callee);
+    let service = service.ready().await.unwrap();
+    let answer = soon().within(|| service.call("request")).await.unwrap();
+    assert_eq!((answer, callee.calls()), (OK, 1));
+    assert_eq!(callee.elapsed(), 12 * SEC - MS, "the attempt itself is for others to end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_above_is_who_says_that_there_was_no_time_for_readiness() {
+    for readiness in [[10, 10], [0, 10]] {
+        let readiness = readiness.map(|seconds| Readiness::After(seconds * SEC));
+        let callee = Callee::new([Act::Answer(BUSY)]).readiness(readiness);
+        let mut service = over(&at_once(), &callee);
+        let error = total(2 * SEC, || send(&mut service)).await.unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&Elapsed::new(Limit::Total, 2 * SEC)));
+        assert_eq!(callee.elapsed(), 2 * SEC);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callee_that_was_waited_for_too_long_is_let_go_of_with_the_answer() {
+    let hangs = service_fn(|_: &'static str| future::pending::<Result<(), BoxError>>());
+    let one_place = ConcurrencyLimit::new(hangs, 1);
+    let held = one_place.clone().ready_oneshot().await.unwrap().call("holds the place");
+    let mut service = RetryLayer::new(Backoff::none(), rich()).layer(one_place.clone());
+    let service = service.ready().await.unwrap();
+    let mut call = Box::pin(soon().within(|| service.call("waits in the queue")));
+    assert!((&mut call).await.unwrap_err().is::<Rejected>());
+    drop(held);
+    let free = one_place.ready_oneshot().now_or_never();
+    assert!(free.is_some(), "what is left of the call keeps no place");
+    drop(call);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_wake_sends_no_first_attempt_after_the_deadline() {
+    let readiness = [SEC, SEC].map(Readiness::After);
+    let callee = Callee::new([Act::Answer(OK)]).readiness(readiness);
+    let mut service = over(&at_once(), &callee);
+    let service = service.ready().await.unwrap();
+    let mut call = tokio_test::task::spawn(soon().within(|| service.call("request")));
+    assert!(call.poll().is_pending());
+    // It is ready after a second. The task gets its turn only now, as in a process that was stopped.
+    advance(2 * SEC).await;
+    let error = tokio_test::assert_ready!(call.poll()).unwrap_err();
+    assert_eq!((error.downcast_ref(), callee.calls()), (Some(&LATE), 0));
 }
 
 #[tokio::test(start_paused = true)]
