@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -16,7 +17,6 @@ pin_project! {
     /// Dropped, it says to the breaker that nothing was learned; at or after the request's deadline, or
     /// once the call was slow, that the callee was too slow. A panic of the inner service, in its `call` or
     /// when its future is polled, is a failure, and is said before it goes on.
-    #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, O> {
         #[pin]
@@ -26,7 +26,6 @@ pin_project! {
 }
 
 pin_project! {
-    #[derive(Debug)]
     #[project = StateProj]
     enum State<F> {
         Called { #[pin] future: F, permit: Option<Admission> },
@@ -81,6 +80,18 @@ where
             }
             StateProj::Refused { rejected } => Poll::Ready(Err(Box::new(*rejected))),
         }
+    }
+}
+
+// By hand: what `async` blocks and closures make is not `Debug`.
+impl<F, O> fmt::Debug for ResponseFuture<F, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut response = f.debug_struct("ResponseFuture");
+        match &self.state {
+            State::Called { permit, .. } => response.field("permit", permit),
+            State::Refused { rejected } => response.field("rejected", rejected),
+        };
+        response.finish_non_exhaustive()
     }
 }
 

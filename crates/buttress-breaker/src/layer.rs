@@ -1,3 +1,5 @@
+use std::fmt;
+
 use buttress_core::ErrorsAsFailures;
 use tower_layer::Layer;
 
@@ -40,7 +42,7 @@ use crate::BreakerService;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BreakerLayer<B, O = ErrorsAsFailures> {
     breaker: B,
     observe: O,
@@ -61,6 +63,13 @@ impl<B, O> BreakerLayer<B, O> {
     #[must_use]
     pub fn classify<C>(self, classify: C) -> BreakerLayer<B, C> {
         BreakerLayer { breaker: self.breaker, observe: classify }
+    }
+}
+
+// By hand: classifiers are often closures, which are not `Debug`.
+impl<B: fmt::Debug, O> fmt::Debug for BreakerLayer<B, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BreakerLayer").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
 

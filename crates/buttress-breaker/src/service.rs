@@ -1,4 +1,7 @@
-use std::task::{Context, Poll, ready};
+use std::{
+    fmt,
+    task::{Context, Poll, ready},
+};
 
 use buttress_core::{BoxError, ErrorsAsFailures, Observe};
 use tower_service::Service;
@@ -12,7 +15,6 @@ use crate::{
 ///
 /// It is ready when the inner service is, or when the breaker would refuse anyway. Refusals come from the
 /// future of `call`, never from `poll_ready`.
-#[derive(Debug)]
 pub struct BreakerService<S, B, O = ErrorsAsFailures> {
     inner: S,
     breaker: B,
@@ -105,5 +107,20 @@ where
     /// The clone has not been polled ready.
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), self.breaker.clone(), self.observe.clone())
+    }
+}
+
+// By hand: classifiers are often closures, which are not `Debug`.
+impl<S, B, O> fmt::Debug for BreakerService<S, B, O>
+where
+    S: fmt::Debug,
+    B: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BreakerService")
+            .field("inner", &self.inner)
+            .field("breaker", &self.breaker)
+            .field("readiness", &self.readiness)
+            .finish_non_exhaustive()
     }
 }

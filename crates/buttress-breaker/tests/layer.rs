@@ -653,6 +653,38 @@ fn nothing_is_asked_of_the_inner_service_that_is_not_needed() {
 }
 
 #[test]
+fn with_closures_in_it_it_still_shows_what_it_is() {
+    let held = std::rc::Rc::new(7);
+    let by_result = move |_: Result<&u32, &BoxError>| {
+        assert_eq!(*held, 7);
+        Class::Success
+    };
+    let breakers = Breakers::new(BreakerSettings::default(), |n: &u32| *n).unwrap();
+    let layer = BreakerLayer::new(breakers.clone()).classify(by_result);
+    let shown = format!("{layer:?}");
+    assert!(shown.starts_with("BreakerLayer { breaker: Breakers { len: 0"), "{shown}");
+
+    let mut service = layer.layer(Probe::new(|n: u32| n));
+    let shown = format!("{service:?}");
+    assert!(shown.starts_with("BreakerService { inner: Probe"), "{shown}");
+    assert!(shown.contains("breaker: Breakers {"), "{shown}");
+    assert!(shown.contains("readiness: Unknown"), "{shown}");
+
+    assert_ready_ok!(poll_ready(&mut service));
+    let shown = format!("{:?}", service.call(7));
+    assert!(shown.starts_with("ResponseFuture { permit: Some(Admission {"), "{shown}");
+    breakers.select(&7).force_open();
+    let shown = format!("{:?}", service.call(7));
+    assert!(shown.starts_with("ResponseFuture { rejected: Rejected"), "{shown}");
+
+    // An inner future need not show itself.
+    let mut service = BreakerLayer::new(Breaker::default())
+        .layer(service_fn(|n: u32| async move { Ok::<_, BoxError>(n) }));
+    assert_ready_ok!(poll_ready(&mut service));
+    assert!(format!("{:?}", service.call(7)).starts_with("ResponseFuture { permit: Some("));
+}
+
+#[test]
 fn sizes_are_known() {
     // Beside the inner service: the handle, and one byte for its readiness.
     assert_eq!(size_of::<BreakerService<(), Breaker>>(), 16);
