@@ -33,6 +33,8 @@
 //! - Never more slots are out than the limit of the moment, whatever threads, drops and panics do. (After
 //!   the limit was lowered, nobody is admitted until it holds again.)
 //! - The queue is first come, first served. Nobody overtakes it, and nobody who left it gets a slot.
+//! - What had to wait is not sent after its deadline, whether the slot was long in coming or the inner
+//!   service long in getting ready.
 //! - Readiness reserves nothing: a thousand ready and idle clones leave every slot free.
 //! - A slot comes back with the answer, with the drop of the future, or as a panic unwinds.
 //! - No timer and no allocation of its own unless a call has to wait; a refusal allocates its error.
