@@ -13,8 +13,9 @@ use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
 /// Its readiness is the inner service's, and no more: the slot is taken in `call`. If one is free, the
 /// instance that was polled ready is called at once. A call that has to wait takes a fresh clone with it
 /// (hence `S: Clone`) which is readied once the slot is there: so nobody reserves anything of the inner
-/// service while waiting, and neither does the service that stays behind. Where an inner service cannot
-/// be cloned, ask the [`Bulkhead`] for a slot yourself.
+/// service while waiting, and neither does the service that stays behind. If it is
+/// not ready by the request's deadline, the slot goes back and nothing is sent. Where an inner service
+/// cannot be cloned, ask the [`Bulkhead`] for a slot yourself.
 ///
 /// A call that is refused leaves the inner service ready for the next.
 #[derive(Clone)]
