@@ -3,7 +3,7 @@
 //! A decision that reads the clock by itself cannot be tested to the nanosecond, and one that rolls
 //! its own dice cannot be repeated. So every machine of this project takes time and chance as
 //! arguments, and every handle takes them from here. The clock is tokio's, so that
-//! [`tokio::time::pause`] stops all of it; the dice can be [seeded](seed).
+//! `tokio::time::pause` stops all of it; the dice can be [seeded](seed).
 
 use std::{
     cell::{Cell, RefCell},
