@@ -733,7 +733,7 @@ async fn refuse_stream_halfway(
     Ok(Response::builder().status(503).body(Full::default()).unwrap())
 }
 
-// TMO-07, RET-05
+// TMO-07
 #[tokio::test]
 async fn an_upload_that_is_sent_again_leaves_no_more_connections_than_one_that_is_not() {
     for repeats in [false, true] {
@@ -758,7 +758,7 @@ async fn an_upload_that_is_sent_again_leaves_no_more_connections_than_one_that_i
     }
 }
 
-// TMO-07, RET-05
+// TMO-07
 #[tokio::test]
 async fn an_upload_that_is_sent_again_leaves_no_stream_open_on_a_connection_of_many() {
     for repeats in [false, true] {

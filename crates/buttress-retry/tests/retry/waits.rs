@@ -265,7 +265,7 @@ fn soon() -> Context {
     Context::default().with_deadline(Deadline::after(2 * SEC))
 }
 
-// TMO-05
+// TMO-01
 #[tokio::test(start_paused = true)]
 async fn an_attempt_whose_callee_is_ready_too_late_is_not_sent_nor_waited_for_any_longer() {
     for ready in [2 * SEC, 10 * SEC, 100_000 * SEC] {
@@ -284,7 +284,7 @@ async fn an_attempt_whose_callee_is_ready_too_late_is_not_sent_nor_waited_for_an
     }
 }
 
-// TMO-05
+// TMO-01
 #[tokio::test(start_paused = true)]
 async fn a_first_attempt_whose_callee_is_not_ready_by_the_deadline_is_not_sent() {
     for ready in [2 * SEC, 10 * SEC, 100_000 * SEC] {
