@@ -13,12 +13,18 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Refusal, refusal};
+use crate::{ByCode, Refusal, refusal};
 
-/// Says what an error is as a response. Implemented by [`ByReason`] and by closures.
+/// Says what an error is as a response. Implemented by [`ByReason`], by [`ByCode`] and by closures.
 pub trait Table {
-    /// The response, or `None` if the error is none that it knows: then it is an empty 500.
+    /// The response, or `None` if the error is none that it knows.
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal>;
+
+    /// The response to an error that it does not know: an empty 500. It says nothing: errors name addresses,
+    /// paths, and worse.
+    fn unknown(&self) -> Refusal {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "")
+    }
 }
 
 /// The table of [`refusal`].
@@ -27,10 +33,6 @@ pub trait Table {
 /// spawned, as the compiler loses sight of the `'static` in its argument.)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByReason;
-
-/// What an error is that the table does not know. It says nothing: errors name addresses, paths, and
-/// worse.
-const FAILED: Refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "");
 
 /// Answers errors with responses: the outermost layer of a server.
 ///
@@ -104,12 +106,15 @@ fn answer(table: &impl Table, error: &BoxError) -> Refusal {
     let error: &(dyn Error + 'static) = &**error;
     match table.refusal(error) {
         Some(refusal) => {
-            tracing::debug!(status = refusal.status().as_u16(), error, "request refused");
+            let (status, code) = (refusal.status().as_u16(), refusal.code().map(i32::from));
+            tracing::debug!(status, code, error, "request refused");
             refusal
         }
         None => {
-            tracing::warn!(status = FAILED.status().as_u16(), error, "request failed");
-            FAILED
+            let refusal = table.unknown();
+            let (status, code) = (refusal.status().as_u16(), refusal.code().map(i32::from));
+            tracing::warn!(status, code, error, "request failed");
+            refusal
         }
     }
 }
@@ -138,6 +143,34 @@ impl RejectedAsResponseLayer {
     #[must_use]
     pub const fn new() -> Self {
         Self { table: ByReason }
+    }
+}
+
+impl RejectedAsResponseLayer<ByCode> {
+    /// Answers as gRPC does, by the table of [`grpc_refusal`](crate::grpc_refusal); errors that are not ours
+    /// are an UNKNOWN with nothing in it.
+    ///
+    /// ```
+    /// use buttress_core::{BoxError, Reason, Rejected};
+    /// use buttress_http::{Body, RejectedAsResponseLayer};
+    /// use http::{Request, Response};
+    /// use http_body_util::Empty;
+    /// use tower::{ServiceBuilder, ServiceExt, service_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let open = |_: Request<()>| async {
+    ///     let rejected = Rejected::new(Reason::CircuitOpen, "breaker");
+    ///     Err::<Response<Body<Empty<bytes::Bytes>>>, _>(BoxError::from(rejected))
+    /// };
+    /// let service = ServiceBuilder::new().layer(RejectedAsResponseLayer::grpc()).service_fn(open);
+    /// let Ok(response) = service.oneshot(Request::new(())).await;
+    /// assert_eq!(response.headers()["grpc-status"], "14");
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn grpc() -> Self {
+        Self { table: ByCode }
     }
 }
 

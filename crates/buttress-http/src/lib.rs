@@ -10,7 +10,9 @@
 //! - [`Body`]: a response's body that carries the request's deadline to its end, or bytes of our own;
 //! - [`AtEnd`]: observes a response to the end of its body;
 //! - [`ByAuthority`]: whom a request is for;
-//! - [`refusal`], [`RejectedAsResponseLayer`]: what our own errors are as responses.
+//! - [`refusal`], [`RejectedAsResponseLayer`]: what our own errors are as responses;
+//! - [`GrpcClass`], [`GrpcHeadLayer`], [`GrpcReplay`], [`grpc_refusal`]: the same for gRPC, whose status may
+//!   come after the body.
 //!
 //! What knows a client is behind a feature of its name: `hyper`.
 
@@ -22,6 +24,7 @@ mod chain;
 mod class;
 mod drain;
 mod errors;
+mod grpc;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod record;
@@ -42,6 +45,10 @@ pub use self::{
     body::Body,
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
+    grpc::{
+        ByCode, Code, GrpcClass, GrpcHead, GrpcHeadFuture, GrpcHeadLayer, GrpcRecordReplay,
+        GrpcReplay, PeekedBody, grpc_refusal,
+    },
     record::{KeptRecord, RecordReplay, ReplayBody},
     refusal::{Refusal, refusal},
     replay::{HttpReplay, Idempotent},

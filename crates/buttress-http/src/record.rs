@@ -173,36 +173,17 @@ impl HttpReplay {
     }
 }
 
-impl RecordReplay {
-    /// Length is a hint to skip early: what tells none is recorded until it turns out to be too long.
-    fn is_too_long<B: Body>(self, head: &Parts, body: &B) -> bool {
-        let told = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-        let told = told.and_then(|value| value.parse().ok()).unwrap_or(0);
-        body.size_hint().lower().max(told) > self.cap as u64
-    }
-}
-
 impl<B: Body<Data = Bytes>> Replay<Request<B>> for RecordReplay {
     type Sent = Request<ReplayBody<B>>;
     type Kept = KeptRecord<B>;
 
     fn once(&self, request: Request<B>) -> Self::Sent {
-        request.map(ReplayBody::once)
+        once(request)
     }
 
     fn keep(&self, request: Request<B>) -> (Self::Sent, Option<KeptRecord<B>>) {
-        let (head, body) = request.into_parts();
-        let safe = safe(&head.method, &head.headers, &head.extensions);
-        let (sent, kept) = if body.is_end_stream() {
-            (ReplayBody::once(body), KeptBody::Empty)
-        } else if self.is_too_long(&head, &body) {
-            return (Request::from_parts(head, ReplayBody::once(body)), None);
-        } else {
-            let (reader, keeper) = record(body, self.cap);
-            (ReplayBody { source: Source::Recorded { reader } }, KeptBody::Recorded(keeper))
-        };
-        let kept = KeptRecord { head: Some(head.clone()), body: kept, safe };
-        (Request::from_parts(head, sent), Some(kept))
+        let safe = safe(request.method(), request.headers(), request.extensions());
+        keep(request, safe, self.cap)
     }
 }
 
@@ -212,6 +193,37 @@ impl<B: Body> Discard<Response<B>> for RecordReplay {
     fn discard(&self, response: Response<B>) -> Drain<B> {
         Drain::new(response.into_body())
     }
+}
+
+/// The request, to be sent once.
+pub(crate) fn once<B>(request: Request<B>) -> Request<ReplayBody<B>> {
+    request.map(ReplayBody::once)
+}
+
+/// The request, to be recorded while it is sent; `safe` says whether it may be carried out twice.
+pub(crate) fn keep<B: Body<Data = Bytes>>(
+    request: Request<B>,
+    safe: bool,
+    cap: usize,
+) -> (Request<ReplayBody<B>>, Option<KeptRecord<B>>) {
+    let (head, body) = request.into_parts();
+    let (sent, kept) = if body.is_end_stream() {
+        (ReplayBody::once(body), KeptBody::Empty)
+    } else if is_longer(&head, &body, cap) {
+        return (Request::from_parts(head, ReplayBody::once(body)), None);
+    } else {
+        let (reader, keeper) = record(body, cap);
+        (ReplayBody { source: Source::Recorded { reader } }, KeptBody::Recorded(keeper))
+    };
+    let kept = KeptRecord { head: Some(head.clone()), body: kept, safe };
+    (Request::from_parts(head, sent), Some(kept))
+}
+
+/// Length is a hint to skip early: what tells none is recorded until it turns out to be too long.
+fn is_longer<B: Body>(head: &Parts, body: &B, cap: usize) -> bool {
+    let told = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let told = told.and_then(|value| value.parse().ok()).unwrap_or(0);
+    body.size_hint().lower().max(told) > cap as u64
 }
 
 fn record<B: Body>(body: B, cap: usize) -> (Reader<B>, Keeper<B>) {

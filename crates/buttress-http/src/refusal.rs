@@ -8,8 +8,9 @@ use http::{
 };
 
 use crate::{
-    OVERLOADED,
+    Code, OVERLOADED,
     chain::{chain, peel},
+    grpc,
 };
 
 /// The longest wait that a response asks for: the most that clients which read it into 32 bits
@@ -35,6 +36,8 @@ const LONGEST: u64 = i32::MAX as u64;
 #[must_use]
 pub struct Refusal {
     status: StatusCode,
+    /// Of a gRPC response.
+    code: Option<Code>,
     text: &'static str,
     retry_after: Option<Duration>,
     overloaded: bool,
@@ -60,24 +63,40 @@ pub struct Refusal {
 /// and a server that is draining do not bear it either: the one cannot do its job, and of the other
 /// another instance may well be asked at once.
 pub fn refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
-    let own = peel::<Rejected>(error).is_some();
-    let found = find(error)?;
-    Some(Refusal { overloaded: found.overloaded && own, ..found })
+    Some(match find(error)? {
+        Ours::Rejected(rejected) => Refusal::of_rejected(rejected, is_rejected(error)),
+        Ours::Elapsed => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TIMED_OUT),
+    })
 }
 
-fn find(error: &(dyn Error + 'static)) -> Option<Refusal> {
+/// An error of ours.
+pub(crate) enum Ours<'a> {
+    Rejected(&'a Rejected),
+    Elapsed,
+}
+
+/// What is said where time ran out.
+pub(crate) const TIMED_OUT: &str = "timed out";
+
+/// The outermost error of ours.
+pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<Ours<'a>> {
     for link in chain(error) {
         if let Some(both) = peel::<Both>(link) {
             return find(both.error()).or_else(|| find(both.cause()));
         }
-        if let Some(rejected) = peel::<Rejected>(link) {
-            return Some(Refusal::of_rejected(rejected));
+        if let Some(rejected) = peel(link) {
+            return Some(Ours::Rejected(rejected));
         }
         if peel::<Elapsed>(link).is_some() {
-            return Some(Refusal::new(StatusCode::GATEWAY_TIMEOUT, "timed out"));
+            return Some(Ours::Elapsed);
         }
     }
     None
+}
+
+/// Whether the error itself is a refusal, and not one that somebody's error brought along.
+pub(crate) fn is_rejected(error: &(dyn Error + 'static)) -> bool {
+    peel::<Rejected>(error).is_some()
 }
 
 // === impl Refusal ===
@@ -86,16 +105,23 @@ impl Refusal {
     /// A response of that status, with `text` as its body. Say nothing in it that a stranger should not
     /// read.
     pub const fn new(status: StatusCode, text: &'static str) -> Self {
-        Self { status, text, retry_after: None, overloaded: false }
+        Self { status, code: None, text, retry_after: None, overloaded: false }
     }
 
-    /// The same, with a `Retry-After`.
+    /// A gRPC response of that code, with `text` as its message: status 200, no body, and the code in the
+    /// head. Say nothing in the text that a stranger should not read.
+    pub const fn grpc(code: Code, text: &'static str) -> Self {
+        Self { code: Some(code), ..Self::new(StatusCode::OK, text) }
+    }
+
+    /// The same, with a `Retry-After`; for gRPC, with a `grpc-retry-pushback-ms`.
     pub const fn retry_in(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
         self
     }
 
-    /// The same, with [`OVERLOADED`] on it.
+    /// The same, with [`OVERLOADED`] on it; for gRPC, which has a word of its own for that, with a pushback
+    /// of -1: do not come again. (Unless it says [when](Self::retry_in) to.)
     pub const fn overloaded(mut self) -> Self {
         self.overloaded = true;
         self
@@ -107,9 +133,18 @@ impl Refusal {
         self.status
     }
 
+    /// The code, if it is a gRPC response.
+    #[must_use]
+    pub const fn code(&self) -> Option<Code> {
+        self.code
+    }
+
     /// The response.
     #[must_use]
     pub fn into_response<B: From<Bytes>>(self) -> Response<B> {
+        if let Some(code) = self.code {
+            return grpc::trailers_only(code, self.text, self.retry_after, self.overloaded);
+        }
         let mut response = Response::new(Bytes::from_static(self.text.as_bytes()).into());
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
@@ -125,7 +160,7 @@ impl Refusal {
         response
     }
 
-    fn of_rejected(rejected: &Rejected) -> Self {
+    fn of_rejected(rejected: &Rejected, own: bool) -> Self {
         let reason = rejected.reason();
         let status = match reason {
             Reason::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -140,8 +175,8 @@ impl Refusal {
             }
             _ => None,
         };
-        let overloaded = matches!(reason, Reason::BulkheadFull | Reason::Overloaded);
-        Self { status, text: reason.as_str(), retry_after, overloaded }
+        let overloaded = own && matches!(reason, Reason::BulkheadFull | Reason::Overloaded);
+        Self { status, code: None, text: reason.as_str(), retry_after, overloaded }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use buttress_core::BoxError;
-use buttress_http::{Hyper, RejectedAsResponse, RejectedAsResponseLayer, hyper};
+use buttress_http::{GrpcHeadLayer, Hyper, RejectedAsResponse, RejectedAsResponseLayer, hyper};
 use buttress_test::{
     Subject, Violation, calls_what_was_readied, contract, dropped_calls_give_all_back,
     idle_clones_hold_nothing, panics_give_all_back, state_is_shared,
@@ -38,6 +38,11 @@ impl<S> Layer<S> for Adapter {
 #[test]
 fn the_adapter_keeps_the_contract() {
     contract(|| Subject::stateless(Adapter), request, response);
+}
+
+#[test]
+fn a_look_at_the_first_frame_keeps_the_contract() {
+    contract(|| Subject::stateless(GrpcHeadLayer::new()), request, response);
 }
 
 type Make<T> = fn() -> T;

@@ -1,0 +1,32 @@
+//! What gRPC says.
+//!
+//! A gRPC call that failed is an HTTP response with status 200. Its own status is in the head, or in the
+//! trailers after the last message, or nowhere: so whoever looks at one of these places takes failures for
+//! successes, or successes for failures. Every call is a POST, so no method says what may be sent twice; and
+//! a refusal with HTTP's 503 is an answer that no gRPC client expects.
+
+mod class;
+mod code;
+mod head;
+mod peeked;
+mod refusal;
+mod replay;
+
+use http::HeaderName;
+
+pub(crate) use self::refusal::trailers_only;
+pub use self::{
+    class::GrpcClass,
+    code::Code,
+    head::{GrpcHead, GrpcHeadFuture, GrpcHeadLayer},
+    peeked::PeekedBody,
+    refusal::{ByCode, grpc_refusal},
+    replay::{GrpcRecordReplay, GrpcReplay},
+};
+
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The longest pushback there is, in milliseconds: it is a signed number of 32 bits.
+const LONGEST_PUSHBACK: u32 = i32::MAX as u32;
