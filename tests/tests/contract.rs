@@ -5,7 +5,8 @@ use std::time::Duration;
 use buttress::{
     Backoff, Breaker, BreakerLayer, Budget, Bulkhead, BulkheadLayer, BulkheadSettings, Cause,
     DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
-    TimeoutLayer, http::hyper,
+    TimeoutLayer,
+    http::{GrpcHeadLayer, hyper},
 };
 use buttress_test::{Probe, Subject, contract};
 use bytes::Bytes;
@@ -98,4 +99,22 @@ fn the_whole_http_stack_keeps_the_contract() {
     };
     let request = || Request::new(Full::from("ping"));
     contract(make, request, || http::Response::new(Full::from("pong")));
+}
+
+#[test]
+fn the_whole_grpc_stack_keeps_the_contract() {
+    type Request = http::Request<Full<Bytes>>;
+    let make = || {
+        let stack = Standard::grpc("orders").build().unwrap();
+        let (bulkhead, breaker) = (stack.bulkhead().clone(), stack.breakers().clone());
+        let layer = layer_fn(move |probe: Probe<Request, http::Response<Full<Bytes>>>| {
+            stack.layer(GrpcHeadLayer::new().layer(hyper(probe)))
+        });
+        Subject::new(layer, move || bulkhead.in_flight().max(in_flight(&breaker)))
+    };
+    let response = || {
+        let head = http::Response::builder().header("grpc-status", "0");
+        head.body(Full::from("pong")).unwrap()
+    };
+    contract(make, || Request::new(Full::from("ping")), response);
 }

@@ -4,8 +4,11 @@ mod settings;
 mod stack;
 
 #[cfg(feature = "http")]
-pub use self::stack::{HttpService, HttpStandard};
+pub use self::stack::{GrpcService, GrpcStandard, HttpService, HttpStandard};
 pub use self::{
     settings::{StandardSettings, Warning},
-    stack::{BreakerScope, Given, OneBreaker, PerKey, Standard, StandardBuilder, StandardService},
+    stack::{
+        BreakerScope, Given, NamedBreaker, OneBreaker, PerKey, Standard, StandardBuilder,
+        StandardService,
+    },
 };

@@ -1,4 +1,4 @@
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
 use buttress_breaker::{Breaker, BreakerLayer, BreakerService, BreakerSettings, Breakers};
 use buttress_bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, BulkheadSettings};
@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use super::{StandardSettings, Warning};
 
 #[cfg(feature = "http")]
-use buttress_http::{Authority, ByAuthority, HttpClass, HttpReplay};
+use buttress_http::{AtEnd, Authority, ByAuthority, GrpcClass, GrpcReplay, HttpClass, HttpReplay};
 
 /// The six client patterns in their documented order, around any service.
 ///
@@ -57,13 +57,13 @@ use buttress_http::{Authority, ByAuthority, HttpClass, HttpReplay};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Standard<C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFallback> {
+pub struct Standard<C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFallback, O = C> {
     settings: StandardSettings,
     warnings: Vec<Warning>,
     bulkhead: Bulkhead,
     budget: Budget,
     breakers: B,
-    classify: C,
+    observe: O,
     fallback: FallbackLayer<A, C>,
     retry: RetryLayer<C, R>,
 }
@@ -71,11 +71,12 @@ pub struct Standard<C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFa
 /// Makes a [`Standard`]. Nothing is checked before [`build`](Self::build).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct StandardBuilder<C, R, K, A> {
+pub struct StandardBuilder<C, R, K, A, O = C> {
     settings: StandardSettings,
     bulkhead: Option<Bulkhead>,
     budget: Option<Budget>,
     classify: C,
+    observe: O,
     replay: R,
     scope: K,
     answer: A,
@@ -85,16 +86,22 @@ pub struct StandardBuilder<C, R, K, A> {
 /// as [`HttpService`]`<Hyper<Client<..>>>` without a fallback, and with one as
 /// `HttpService<Hyper<Client<..>>, HttpReplay, Respond<fn(&Cause<Response>) -> Response>>`, where the function was
 /// passed `as fn(&_) -> _`.
-pub type StandardService<S, C = ErrorsAsFailures, R = CloneReplay, B = Breaker, A = NoFallback> =
-    FallbackService<
-        EntryService<
-            BulkheadService<
-                DeadlineService<RetryService<BreakerService<TimeoutService<S>, B, C>, C, R>>,
-            >,
+pub type StandardService<
+    S,
+    C = ErrorsAsFailures,
+    R = CloneReplay,
+    B = Breaker,
+    A = NoFallback,
+    O = C,
+> = FallbackService<
+    EntryService<
+        BulkheadService<
+            DeadlineService<RetryService<BreakerService<TimeoutService<S>, B, O>, C, R>>,
         >,
-        A,
-        C,
-    >;
+    >,
+    A,
+    C,
+>;
 
 /// A [`Standard`] for HTTP, as [`Standard::http`] makes it.
 #[cfg(feature = "http")]
@@ -105,6 +112,16 @@ pub type HttpStandard<R = HttpReplay, A = NoFallback> =
 #[cfg(feature = "http")]
 pub type HttpService<S, R = HttpReplay, A = NoFallback> =
     StandardService<S, HttpClass, R, Breakers<Authority, ByAuthority>, A>;
+
+/// A [`Standard`] for gRPC, as [`Standard::grpc`] makes it.
+#[cfg(feature = "http")]
+pub type GrpcStandard<R = GrpcReplay, A = NoFallback> =
+    Standard<GrpcClass, R, Breaker, A, AtEnd<GrpcClass>>;
+
+/// What a [`GrpcStandard`] makes of `S`.
+#[cfg(feature = "http")]
+pub type GrpcService<S, R = GrpcReplay, A = NoFallback> =
+    StandardService<S, GrpcClass, R, Breaker, A, AtEnd<GrpcClass>>;
 
 /// Which calls share a breaker.
 pub trait BreakerScope {
@@ -122,6 +139,10 @@ pub trait BreakerScope {
 /// All calls share one. See [`BreakerScope`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OneBreaker;
+
+/// All calls share one, of this name, unless the breaker's settings have another. See [`BreakerScope`].
+#[derive(Clone, Debug)]
+pub struct NamedBreaker(Cow<'static, str>);
 
 /// Those calls share one that have the same key. See [`BreakerScope`].
 #[derive(Debug)]
@@ -157,9 +178,52 @@ impl Standard {
     -> StandardBuilder<HttpClass, HttpReplay, PerKey<Authority, ByAuthority>, NoFallback> {
         StandardBuilder::new(HttpClass, HttpReplay, PerKey::new(ByAuthority))
     }
+
+    /// A stack for gRPC clients: statuses are classified wherever they stand, in the head or in the trailers,
+    /// and all calls share one breaker of that name, as most of them are to one service.
+    ///
+    /// The retry decides at the head, the breaker when the body has ended. So that the retry sees a status
+    /// that comes right after the head, the client stands in [`GrpcHead`](crate::http::GrpcHead). What is
+    /// repeated are calls that were never sent: name the methods that may be carried out twice by
+    /// [`replay`](StandardBuilder::replay)`(`[`GrpcReplay::methods`]`([..]))`.
+    ///
+    /// ```
+    /// use buttress::{
+    ///     GrpcService, InvalidSetting, Standard,
+    ///     http::{GrpcHead, GrpcHeadLayer, GrpcReplay, Hyper, hyper},
+    /// };
+    /// use bytes::Bytes;
+    /// use http_body_util::Full;
+    /// use hyper_util::{
+    ///     client::legacy::{Client, connect::HttpConnector},
+    ///     rt::TokioExecutor,
+    /// };
+    /// use tower::Layer;
+    ///
+    /// type Orders = GrpcService<GrpcHead<Hyper<Client<HttpConnector, Full<Bytes>>>>>;
+    ///
+    /// fn orders() -> Result<Orders, InvalidSetting> {
+    ///     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    ///     let replay = GrpcReplay::methods(["/shop.Orders/Get", "/shop.Orders/List"]);
+    ///     let stack = Standard::grpc("orders").replay(replay).build()?;
+    ///     Ok(stack.layer(GrpcHeadLayer::new().layer(hyper(client))))
+    /// }
+    /// # orders().unwrap();
+    /// ```
+    ///
+    /// A call lasts until its body has ended. So a stream that is well, but runs for more than
+    /// [half of an attempt](StandardSettings::breaker), is slow to the breaker: give streams a stack of their own,
+    /// whose slow call is [`Duration::MAX`].
+    #[cfg(feature = "http")]
+    pub fn grpc(
+        name: impl Into<Cow<'static, str>>,
+    ) -> StandardBuilder<GrpcClass, GrpcReplay, NamedBreaker, NoFallback, AtEnd<GrpcClass>> {
+        StandardBuilder::new(GrpcClass, GrpcReplay::none(), NamedBreaker(name.into()))
+            .observe(AtEnd(GrpcClass))
+    }
 }
 
-impl<C, R, B, A> Standard<C, R, B, A> {
+impl<C, R, B, A, O> Standard<C, R, B, A, O> {
     /// The settings that it was made of.
     pub const fn settings(&self) -> &StandardSettings {
         &self.settings
@@ -186,20 +250,21 @@ impl<C, R, B, A> Standard<C, R, B, A> {
     }
 }
 
-impl<S, C, R, B, A> Layer<S> for Standard<C, R, B, A>
+impl<S, C, R, B, A, O> Layer<S> for Standard<C, R, B, A, O>
 where
     C: Clone,
     R: Clone,
     B: Clone,
     A: Clone,
+    O: Clone,
 {
-    type Service = StandardService<S, C, R, B, A>;
+    type Service = StandardService<S, C, R, B, A, O>;
 
     fn layer(&self, inner: S) -> Self::Service {
         let StandardSettings { total, attempt, .. } = self.settings;
         let service = TimeoutLayer::new(attempt).layer(inner);
         let service =
-            BreakerLayer::new(self.breakers.clone()).classify(self.classify.clone()).layer(service);
+            BreakerLayer::new(self.breakers.clone()).classify(self.observe.clone()).layer(service);
         let service = self.retry.layer(service);
         let service = DeadlineLayer::new(total).layer(service);
         let service = BulkheadLayer::new(self.bulkhead.clone()).layer(service);
@@ -209,7 +274,7 @@ where
     }
 }
 
-impl<C, R, B: fmt::Debug, A> fmt::Debug for Standard<C, R, B, A> {
+impl<C, R, B: fmt::Debug, A, O> fmt::Debug for Standard<C, R, B, A, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Standard")
             .field("settings", &self.settings)
@@ -222,15 +287,16 @@ impl<C, R, B: fmt::Debug, A> fmt::Debug for Standard<C, R, B, A> {
 
 // === impl StandardBuilder ===
 
-impl<C, R, K> StandardBuilder<C, R, K, NoFallback> {
+impl<C: Clone, R, K> StandardBuilder<C, R, K, NoFallback> {
     fn new(classify: C, replay: R, scope: K) -> Self {
         let settings = StandardSettings::default();
         let (bulkhead, budget, answer) = (None, None, NoFallback);
-        Self { settings, bulkhead, budget, classify, replay, scope, answer }
+        let observe = classify.clone();
+        Self { settings, bulkhead, budget, classify, observe, replay, scope, answer }
     }
 }
 
-impl<C, R, K, A> StandardBuilder<C, R, K, A> {
+impl<C, R, K, A, O> StandardBuilder<C, R, K, A, O> {
     /// All settings at once, as from a file.
     pub fn settings(mut self, settings: StandardSettings) -> Self {
         self.settings = settings;
@@ -309,7 +375,7 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn with_breakers<B>(self, breakers: B) -> StandardBuilder<C, R, Given<B>, A> {
+    pub fn with_breakers<B>(self, breakers: B) -> StandardBuilder<C, R, Given<B>, A, O> {
         self.scope(Given(breakers))
     }
 
@@ -328,16 +394,16 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn breaker_by<Req, Key, F>(self, key_of: F) -> StandardBuilder<C, R, PerKey<Key, F>, A>
+    pub fn breaker_by<Req, Key, F>(self, key_of: F) -> StandardBuilder<C, R, PerKey<Key, F>, A, O>
     where
         F: KeyOf<Req, Key = Key>,
     {
         self.scope(PerKey::new(key_of))
     }
 
-    fn scope<K2>(self, scope: K2) -> StandardBuilder<C, R, K2, A> {
-        let Self { settings, bulkhead, budget, classify, replay, answer, .. } = self;
-        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
+    fn scope<K2>(self, scope: K2) -> StandardBuilder<C, R, K2, A, O> {
+        let Self { settings, bulkhead, budget, classify, observe, replay, answer, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, observe, replay, scope, answer }
     }
 
     /// What an answer or an error says, for the retry, the breaker and the fallback. The types of a closure's
@@ -354,20 +420,41 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     /// });
     /// # builder.build().unwrap();
     /// ```
-    pub fn classify<C2>(self, classify: C2) -> StandardBuilder<C2, R, K, A> {
+    pub fn classify<C2: Clone>(self, classify: C2) -> StandardBuilder<C2, R, K, A> {
         let Self { settings, bulkhead, budget, replay, scope, answer, .. } = self;
-        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
+        let observe = classify.clone();
+        StandardBuilder { settings, bulkhead, budget, classify, observe, replay, scope, answer }
+    }
+
+    /// What says to the breaker how a call ended, where that is not known at the head, as with
+    /// `http::AtEnd`. The retry and the fallback decide at the head all the same. It comes after
+    /// [`classify`](Self::classify), which sets both.
+    ///
+    #[cfg_attr(feature = "http", doc = "```")]
+    #[cfg_attr(not(feature = "http"), doc = "```ignore")]
+    /// use buttress::{
+    ///     Standard,
+    ///     http::{AtEnd, HttpClass},
+    /// };
+    ///
+    /// // Counts responses that break off in their bodies.
+    /// let builder = Standard::http().observe(AtEnd(HttpClass));
+    /// # builder.build().unwrap();
+    /// ```
+    pub fn observe<O2>(self, observe: O2) -> StandardBuilder<C, R, K, A, O2> {
+        let Self { settings, bulkhead, budget, classify, replay, scope, answer, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, observe, replay, scope, answer }
     }
 
     /// What is sent again, and whether it may be: [`CloneReplay`], [`NoReplay`](crate::NoReplay), or those
     /// of HTTP.
-    pub fn replay<R2>(self, replay: R2) -> StandardBuilder<C, R2, K, A> {
-        let Self { settings, bulkhead, budget, classify, scope, answer, .. } = self;
-        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
+    pub fn replay<R2>(self, replay: R2) -> StandardBuilder<C, R2, K, A, O> {
+        let Self { settings, bulkhead, budget, classify, observe, scope, answer, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, observe, replay, scope, answer }
     }
 
     /// The answer for when there is none: a function of the cause.
-    pub fn fallback<Res, F>(self, respond: F) -> StandardBuilder<C, R, K, Respond<F>>
+    pub fn fallback<Res, F>(self, respond: F) -> StandardBuilder<C, R, K, Respond<F>, O>
     where
         F: Fn(&Cause<Res>) -> Res,
     {
@@ -383,9 +470,9 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     /// let builder = Standard::generic().fallback_with(stale);
     /// # builder.build().unwrap();
     /// ```
-    pub fn fallback_with<A2>(self, answer: A2) -> StandardBuilder<C, R, K, A2> {
-        let Self { settings, bulkhead, budget, classify, replay, scope, .. } = self;
-        StandardBuilder { settings, bulkhead, budget, classify, replay, scope, answer }
+    pub fn fallback_with<A2>(self, answer: A2) -> StandardBuilder<C, R, K, A2, O> {
+        let Self { settings, bulkhead, budget, classify, observe, replay, scope, .. } = self;
+        StandardBuilder { settings, bulkhead, budget, classify, observe, replay, scope, answer }
     }
 
     /// Checks all settings, alone and against each other, and makes the stack.
@@ -393,12 +480,12 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
     /// # Errors
     ///
     /// The first setting that cannot work, and what it must be.
-    pub fn build(self) -> Result<Standard<C, R, K::Breakers, A>, InvalidSetting>
+    pub fn build(self) -> Result<Standard<C, R, K::Breakers, A, O>, InvalidSetting>
     where
         C: Clone,
         K: BreakerScope,
     {
-        let Self { settings, bulkhead, budget, classify, replay, scope, answer } = self;
+        let Self { settings, bulkhead, budget, classify, observe, replay, scope, answer } = self;
         let warnings = settings.check()?;
         let bulkhead = match bulkhead {
             Some(bulkhead) => bulkhead,
@@ -413,12 +500,12 @@ impl<C, R, K, A> StandardBuilder<C, R, K, A> {
             .replay(replay);
         Ok(Standard {
             breakers: within("breaker", scope.breakers(settings.effective_breaker()))?,
-            fallback: FallbackLayer::new(answer).classify(classify.clone()),
+            fallback: FallbackLayer::new(answer).classify(classify),
             settings,
             warnings,
             bulkhead,
             budget,
-            classify,
+            observe,
             retry,
         })
     }
@@ -435,6 +522,15 @@ impl BreakerScope for OneBreaker {
     type Breakers = Breaker;
 
     fn breakers(self, settings: BreakerSettings) -> Result<Breaker, InvalidSetting> {
+        Breaker::new(settings)
+    }
+}
+
+impl BreakerScope for NamedBreaker {
+    type Breakers = Breaker;
+
+    fn breakers(self, mut settings: BreakerSettings) -> Result<Breaker, InvalidSetting> {
+        settings.name.get_or_insert(self.0);
         Breaker::new(settings)
     }
 }
