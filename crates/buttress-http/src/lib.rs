@@ -46,8 +46,8 @@ pub use self::{
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
     grpc::{
-        ByCode, Code, GrpcClass, GrpcHead, GrpcHeadFuture, GrpcHeadLayer, GrpcRecordReplay,
-        GrpcReplay, PeekedBody, grpc_refusal,
+        ByCode, Code, CustomGrpcClass, GrpcClass, GrpcHead, GrpcHeadFuture, GrpcHeadLayer,
+        GrpcRecordReplay, GrpcReplay, PeekedBody, grpc_refusal,
     },
     record::{KeptRecord, RecordReplay, ReplayBody},
     refusal::{Refusal, refusal},

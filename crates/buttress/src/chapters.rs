@@ -38,6 +38,10 @@ struct Fallback;
 #[doc = include_str!("../../../docs/http.md")]
 struct Http;
 
+#[cfg(all(feature = "http", feature = "standard"))]
+#[doc = include_str!("../../../docs/grpc.md")]
+struct Grpc;
+
 #[cfg(all(feature = "serde", feature = "shed", feature = "standard"))]
 #[doc = include_str!("../../../docs/settings.md")]
 struct Settings;

@@ -51,11 +51,36 @@ use crate::{ClassifyEnd, HttpClass, errors::class_of, retry_after};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcClass;
 
+/// [`GrpcClass`] with a table of one's own beside it.
+///
+/// # Examples
+///
+/// ```
+/// use buttress_core::{Class, Classify};
+/// use buttress_http::{Code, GrpcClass};
+///
+/// // A service that says UNKNOWN for what its callers did wrong.
+/// let class = GrpcClass.codes(|code| (code == Code::Unknown).then_some(Class::CallerError));
+///
+/// let wrong = http::Response::builder().header("grpc-status", "2").body(()).unwrap();
+/// assert_eq!(class.classify(Ok(&wrong)), Class::CallerError);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CustomGrpcClass {
+    codes: fn(Code) -> Option<Class>,
+}
+
 /// The status that came right after the head, in the extensions of the response.
 ///
 /// Not among its headers: there a client would meet the trailers twice, and a proxy would send them so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AfterHead(pub(super) Status);
+
+/// The status that is known at the head.
+fn at_head<B>(response: &Response<B>) -> Option<Status> {
+    let after_head = || response.extensions().get().map(|AfterHead(status)| *status);
+    of_head(response.status(), response.headers()).or_else(after_head)
+}
 
 /// What the head says, if it decides.
 pub(super) fn of_head(status: StatusCode, headers: &HeaderMap) -> Option<Status> {
@@ -78,15 +103,22 @@ fn of_http(status: StatusCode, headers: &HeaderMap) -> Status {
 
 // === impl GrpcClass ===
 
+impl GrpcClass {
+    /// The same, but asks `codes` first, and its own table where that answers `None`. Where a class has a
+    /// place for the time to wait, and it is empty, the pushback fills it, as it does in the table; a pushback
+    /// that asks not to come again counts too. OK is a success whatever `codes` says.
+    #[must_use]
+    pub fn codes(self, codes: fn(Code) -> Option<Class>) -> CustomGrpcClass {
+        CustomGrpcClass { codes }
+    }
+}
+
 impl<B> Classify<Response<B>> for GrpcClass {
     fn classify(&self, result: Result<&Response<B>, &BoxError>) -> Class {
-        let response = match result {
-            Ok(response) => response,
-            Err(error) => return class_of(&**error),
-        };
-        let after_head = || response.extensions().get().map(|AfterHead(status)| *status);
-        let status = of_head(response.status(), response.headers()).or_else(after_head);
-        status.map_or(Class::Success, Status::class)
+        match result {
+            Ok(response) => at_head(response).map_or(Class::Success, Status::class),
+            Err(error) => class_of(&**error),
+        }
     }
 }
 
@@ -106,6 +138,48 @@ impl ClassifyEnd for GrpcClass {
 
 /// As [`HttpClass`] does.
 impl<B> Mark<Response<B>> for GrpcClass {
+    fn mark(&self, response: &mut Response<B>, why: Substitute) {
+        HttpClass.mark(response, why);
+    }
+}
+
+// === impl CustomGrpcClass ===
+
+impl CustomGrpcClass {
+    fn class(&self, status: Status) -> Class {
+        match (self.codes)(status.code) {
+            Some(class) if status.code != Code::Ok => status.pushback.on(class),
+            _ => status.class(),
+        }
+    }
+}
+
+impl<B> Classify<Response<B>> for CustomGrpcClass {
+    fn classify(&self, result: Result<&Response<B>, &BoxError>) -> Class {
+        match result {
+            Ok(response) => at_head(response).map_or(Class::Success, |status| self.class(status)),
+            Err(error) => class_of(&**error),
+        }
+    }
+}
+
+/// As [`GrpcClass`] does, with its own table.
+impl ClassifyEnd for CustomGrpcClass {
+    fn head(&self, status: StatusCode, headers: &HeaderMap) -> Option<Class> {
+        of_head(status, headers).map(|status| self.class(status))
+    }
+
+    fn end(&self, trailers: Option<&HeaderMap>) -> Class {
+        self.class(of_end(trailers))
+    }
+
+    fn error(&self, error: &BoxError) -> Class {
+        GrpcClass.error(error)
+    }
+}
+
+/// As [`HttpClass`] does.
+impl<B> Mark<Response<B>> for CustomGrpcClass {
     fn mark(&self, response: &mut Response<B>, why: Substitute) {
         HttpClass.mark(response, why);
     }
@@ -298,16 +372,56 @@ mod tests {
         assert_eq!(judged(rejected.into()), Class::Refused);
         assert_eq!(judged(io::Error::other(rejected).into()), TRANSIENT);
         assert_eq!(judged(elapsed.into()), TRANSIENT);
-        assert_eq!(judged(elapsed.unsent().into()), Class::Unreachable);
+        assert_eq!(judged(elapsed.unsent().into()), TRANSIENT);
         assert_eq!(GrpcClass.error(&refused().into()), Class::Unreachable);
+    }
+
+    // CBK-06
+    #[test]
+    fn a_table_of_ones_own_is_asked_first_wherever_the_status_stands() {
+        let custom = GrpcClass.codes(|code| match code {
+            Code::Ok | Code::NotFound => Some(TRANSIENT),
+            Code::Unknown => Some(Class::CallerError),
+            Code::Unavailable => Some(Class::Throttled { after: None }),
+            _ => None,
+        });
+        let after = Some(Duration::from_millis(7));
+        for (code, pushback, expected) in [
+            ("0", None, Class::Success),
+            ("2", None, Class::CallerError),
+            ("x", None, Class::CallerError),
+            ("5", Some("7"), Class::Transient { after }),
+            ("5", Some("-1"), Class::Fatal),
+            ("14", Some("7"), Class::Throttled { after }),
+            ("14", Some("-1"), Class::Refused),
+            ("4", Some("7"), Class::Transient { after }),
+            ("3", None, Class::CallerError),
+        ] {
+            let mut fields = headers(&[(GRPC_STATUS, code)]);
+            fields.extend(pushback.map(|value| (PUSHBACK, value.parse().unwrap())));
+            let mut response = answered(200, &[]);
+            response.extensions_mut().insert(AfterHead(of_end(Some(&fields))));
+            assert_eq!(custom.classify(Ok(&response)), expected, "{code} right after the head");
+            assert_eq!(custom.end(Some(&fields)), expected, "{code} in the trailers");
+            assert_eq!(custom.head(StatusCode::OK, &fields), Some(expected), "{code} in the head");
+            *response.headers_mut() = fields;
+            assert_eq!(custom.classify(Ok(&response)), expected, "{code} in the head");
+        }
+        assert_eq!(custom.classify(Ok(&answered(200, &[]))), Class::Success, "so far");
+        assert_eq!(custom.end(None), Class::CallerError);
+        let refused: BoxError = io::Error::from(io::ErrorKind::ConnectionRefused).into();
+        assert_eq!(judge::<Response<()>, _>(&custom, Err(&refused)), Class::Unreachable);
+        assert_eq!(custom.error(&refused), Class::Unreachable);
     }
 
     // FBK-01
     #[test]
     fn a_substitute_is_marked_as_one() {
         let why = Substitute::new(Class::Refused, Some(Reason::CircuitOpen));
-        let mut response = answered(200, &[]);
-        GrpcClass.mark(&mut response, why);
-        assert_eq!(response.extensions().get(), Some(&why));
+        for mark in [&GrpcClass as &dyn Mark<_>, &GrpcClass.codes(|_| None)] {
+            let mut response = answered(200, &[]);
+            mark.mark(&mut response, why);
+            assert_eq!(response.extensions().get(), Some(&why));
+        }
     }
 }

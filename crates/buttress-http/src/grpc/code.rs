@@ -188,6 +188,22 @@ impl Pushback {
             _ => Self::Never,
         }
     }
+
+    /// The class, with what is said of coming again.
+    pub(super) const fn on(self, class: Class) -> Class {
+        match (self, class) {
+            (Self::After(after), Class::Throttled { after: None }) => {
+                Class::Throttled { after: Some(after) }
+            }
+            (Self::After(after), Class::Transient { after: None }) => {
+                Class::Transient { after: Some(after) }
+            }
+            // Busy, not ill; and a repeat is not wanted.
+            (Self::Never, Class::Throttled { .. }) => Class::Refused,
+            (Self::Never, Class::Transient { .. }) => Class::Fatal,
+            (_, class) => class,
+        }
+    }
 }
 
 // === impl Status ===
@@ -203,34 +219,27 @@ impl Status {
     pub(super) const MISSING: Self = Self { code: Code::Unknown, pushback: Pushback::Unsaid };
 
     pub(super) const fn class(self) -> Class {
-        let after = match self.pushback {
-            Pushback::After(after) => Some(after),
-            Pushback::Unsaid | Pushback::Never => None,
-        };
-        let never = matches!(self.pushback, Pushback::Never);
-        match self.code {
-            Code::Ok => Class::Success,
-            // Busy, not ill; and a repeat is not wanted.
-            Code::ResourceExhausted if never => Class::Refused,
-            Code::ResourceExhausted => Class::Throttled { after },
-            Code::Unavailable | Code::DeadlineExceeded | Code::Aborted | Code::Unknown => {
-                if never {
-                    Class::Fatal
-                } else {
-                    Class::Transient { after }
-                }
-            }
-            Code::Internal | Code::DataLoss => Class::Fatal,
-            Code::Cancelled
-            | Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented
-            | Code::Unauthenticated => Class::CallerError,
+        self.pushback.on(class_of(self.code))
+    }
+}
+
+const fn class_of(code: Code) -> Class {
+    match code {
+        Code::Ok => Class::Success,
+        Code::ResourceExhausted => Class::Throttled { after: None },
+        Code::Unavailable | Code::DeadlineExceeded | Code::Aborted | Code::Unknown => {
+            Class::Transient { after: None }
         }
+        Code::Internal | Code::DataLoss => Class::Fatal,
+        Code::Cancelled
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => Class::CallerError,
     }
 }
 

@@ -5,17 +5,18 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use buttress_core::{Both, BoxError, Class};
+use buttress_core::{Both, BoxError, Class, Elapsed};
 use bytes::Bytes;
 use http::Response;
-use http_body::Body;
+use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    PeekedBody,
+    Code, PeekedBody,
     class::{AfterHead, of_end, of_head},
+    code::Status,
 };
 use crate::errors::class_of;
 
@@ -28,6 +29,7 @@ use crate::errors::class_of;
 /// |---|---|
 /// | trailers, or the end | the response, and [`GrpcClass`](super::GrpcClass) knows the status at its head |
 /// | a message, or a part of one | the response: the call is committed, as its answer has begun |
+/// | a frame with nothing in it, as some servers send before their trailers | what the next one says; 16 of them commit the call |
 /// | an error | that error, instead of the response |
 ///
 /// Nothing is waited for where the head itself [decides](super::GrpcClass), or says that the body is empty.
@@ -102,9 +104,13 @@ pin_project! {
     enum State<F, B> {
         Calling { #[pin] future: F },
         // The head is there, and does not decide.
-        Peeking { response: Option<Response<B>> },
+        Peeking { response: Option<Response<B>>, empties: u32 },
     }
 }
+
+/// How many frames with nothing in them are looked past. Servers send one; a flood of them must not keep the
+/// task busy for ever.
+const EMPTIES: u32 = 16;
 
 /// It was sent, whatever the error beside it looks like.
 #[derive(Debug)]
@@ -172,27 +178,33 @@ where
                         return Poll::Ready(Ok(response.map(PeekedBody::untouched)));
                     }
                     if response.body().is_end_stream() {
-                        return Poll::Ready(Ok(ended(response)));
+                        return Poll::Ready(Ok(ended(response, 0)));
                     }
-                    state.set(State::Peeking { response: Some(response) });
+                    state.set(State::Peeking { response: Some(response), empties: 0 });
                 }
 
-                // ## Peeking => Done
-                StateProj::Peeking { response } => {
+                // ## Peeking => (Peeking | Done)
+                StateProj::Peeking { response, empties } => {
                     let body = response.as_mut().expect("polled after it was ready").body_mut();
                     let hint = body.size_hint();
                     let frame = ready!(Pin::new(body).poll_frame(cx));
+                    let empty =
+                        |frame: &Frame<Bytes>| frame.data_ref().is_some_and(Bytes::is_empty);
+                    if matches!(&frame, Some(Ok(frame)) if empty(frame)) && *empties < EMPTIES {
+                        *empties += 1;
+                        continue;
+                    }
+                    let empties = *empties;
                     let mut response = response.take().expect("looked at above");
                     let frame = match frame {
                         Some(Ok(frame)) => frame,
                         Some(Err(error)) => return Poll::Ready(Err(sent(error.into()))),
-                        None => return Poll::Ready(Ok(ended(response))),
+                        None => return Poll::Ready(Ok(ended(response, empties))),
                     };
                     if let Some(trailers) = frame.trailers_ref() {
-                        let status = of_end(Some(trailers));
-                        response.extensions_mut().insert(AfterHead(status));
+                        note(&mut response, of_end(Some(trailers)));
                     }
-                    let begun = |body| PeekedBody::begun(frame, hint, body);
+                    let begun = |body| PeekedBody::begun(empties, frame, hint, body);
                     return Poll::Ready(Ok(response.map(begun)));
                 }
             }
@@ -210,18 +222,29 @@ impl<F, B> fmt::Debug for GrpcHeadFuture<F, B> {
     }
 }
 
-/// There is nothing after the head, and so no status.
-fn ended<B>(mut response: Response<B>) -> Response<PeekedBody<B>> {
-    response.extensions_mut().insert(AfterHead(of_end(None)));
-    response.map(PeekedBody::ended)
+/// There is nothing after the head but so many empty frames, and so no status.
+fn ended<B>(mut response: Response<B>, empties: u32) -> Response<PeekedBody<B>> {
+    note(&mut response, of_end(None));
+    response.map(|body| PeekedBody::ended(empties, body))
+}
+
+/// Leaves word of the status for those who see the head. A head that says nothing is a success, so there is no
+/// need for one where it went well.
+fn note<B>(response: &mut Response<B>, status: Status) {
+    if status.code != Code::Ok {
+        response.extensions_mut().insert(AfterHead(status));
+    }
 }
 
 /// The error, such that it does not say that nothing was sent.
 fn sent(error: BoxError) -> BoxError {
-    match class_of(&*error) {
-        Class::Unreachable | Class::Refused => Both::new(error, HeadHadCome).into(),
-        _ => error,
+    let unsent = |elapsed: &Elapsed| !elapsed.sent();
+    if matches!(class_of(&*error), Class::Unreachable | Class::Refused)
+        || error.downcast_ref().is_some_and(unsent)
+    {
+        return Both::new(error, HeadHadCome).into();
     }
+    error
 }
 
 // === impl HeadHadCome ===
@@ -238,7 +261,7 @@ impl Error for HeadHadCome {}
 mod tests {
     use std::{future::ready as at_once, io};
 
-    use buttress_core::{Classify, Elapsed, Limit, Reason, Rejected, find, judge};
+    use buttress_core::{Classify, Limit, Reason, Rejected, find, judge};
     use futures_util::FutureExt;
     use http::{HeaderMap, StatusCode};
     use http_body_util::{BodyExt, Full};
@@ -287,6 +310,8 @@ mod tests {
             ("trailers with garbage", vec![trailers("grpc-status", "x")], TRANSIENT),
             ("trailers without a status", vec![trailers("checksum", "7")], TRANSIENT),
             ("nothing", vec![], TRANSIENT),
+            ("an empty frame, trailers", vec![data(""), trailers("grpc-status", "14")], TRANSIENT),
+            ("an empty frame, nothing", vec![data(""), data("")], TRANSIENT),
             ("a message", vec![message(), trailers("grpc-status", "14")], Class::Success),
             ("a message alone", vec![message()], Class::Success),
             ("a message that breaks off", vec![message(), Step::Error("reset")], Class::Success),
@@ -322,6 +347,8 @@ mod tests {
             vec![trailers("grpc-status", "14")],
             vec![data("hello"), Step::Wait(secs(1)), data("you"), trailers("grpc-status", "0")],
             vec![Step::Wait(secs(1)), data(""), data("you")],
+            vec![data(""), Step::Wait(secs(1)), data(""), trailers("grpc-status", "14")],
+            vec![data(""); 100],
             vec![data("hello")],
         ];
         for steps in scripts {
@@ -350,6 +377,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_flood_of_frames_with_nothing_in_them_commits_the_call() {
+        let flood = scripted([Step::Flood(Bytes::new())]);
+        let seen = flood.seen.clone();
+        let response = peek(head(200, None, flood)).now_or_never().expect("it is bounded");
+        assert_eq!((class(&response), seen.polls.get()), (Class::Success, 17));
+        let mut body = response.unwrap().into_body();
+        for _ in 0..17 {
+            assert!(body.frame().await.unwrap().unwrap().into_data().unwrap().is_empty());
+        }
+        assert_eq!(seen.polls.get(), 17, "each is passed on");
+    }
+
+    #[tokio::test]
     async fn a_body_that_has_ended_is_not_asked_again() {
         let body = scripted([]);
         let seen = body.seen.clone();
@@ -357,6 +397,11 @@ mod tests {
         assert!(body.is_end_stream() && body.size_hint().exact() == Some(0));
         assert!(body.frame().await.is_none() && body.frame().await.is_none());
         assert_eq!(seen.polls.get(), 1);
+
+        let mut body = peek(head(200, None, scripted([data("")]))).await.unwrap().into_body();
+        assert!(!body.is_end_stream(), "there is a frame, if an empty one");
+        assert!(body.frame().await.unwrap().is_ok());
+        assert!(body.is_end_stream() && body.frame().await.is_none());
     }
 
     #[tokio::test]
@@ -376,7 +421,7 @@ mod tests {
         fn poll_frame(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
-        ) -> Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
             Poll::Ready(self.0.take().map(Err))
         }
     }
@@ -396,6 +441,8 @@ mod tests {
             assert_eq!(class(&failed), TRANSIENT, "{shown}");
             let error = failed.map(drop).unwrap_err();
             assert!(error.to_string().starts_with(&shown), "{error}");
+            assert!(!error.is::<Rejected>(), "{error}");
+            assert!(error.downcast_ref().is_none_or(Elapsed::sent), "{error}");
             let found = find::<Elapsed>(&*error).is_some()
                 || find::<Rejected>(&*error).is_some()
                 || find::<io::Error>(&*error).is_some();

@@ -16,7 +16,7 @@ use http::HeaderName;
 
 pub(crate) use self::refusal::trailers_only;
 pub use self::{
-    class::GrpcClass,
+    class::{CustomGrpcClass, GrpcClass},
     code::Code,
     head::{GrpcHead, GrpcHeadFuture, GrpcHeadLayer},
     peeked::PeekedBody,

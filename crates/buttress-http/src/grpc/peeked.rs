@@ -14,6 +14,8 @@ pin_project! {
     /// can: so a fallback's answer fits.
     #[derive(Debug)]
     pub struct PeekedBody<B> {
+        // Frames of no bytes, which came before `first`.
+        empties: u32,
         first: First,
         #[pin]
         body: B,
@@ -36,17 +38,17 @@ enum First {
 impl<B> PeekedBody<B> {
     /// Nobody has looked.
     pub(super) const fn untouched(body: B) -> Self {
-        Self { first: First::Nothing, body }
+        Self { empties: 0, first: First::Nothing, body }
     }
 
-    /// Its first frame was read, when it told of that length.
-    pub(super) const fn begun(frame: Frame<Bytes>, hint: SizeHint, body: B) -> Self {
-        Self { first: First::Frame(frame, hint), body }
+    /// Its first frame was read, after so many empty ones, when it told of that length.
+    pub(super) const fn begun(empties: u32, frame: Frame<Bytes>, hint: SizeHint, body: B) -> Self {
+        Self { empties, first: First::Frame(frame, hint), body }
     }
 
-    /// It has ended without a frame.
-    pub(super) const fn ended(body: B) -> Self {
-        Self { first: First::End, body }
+    /// It has ended, with nothing but so many empty frames.
+    pub(super) const fn ended(empties: u32, body: B) -> Self {
+        Self { empties, first: First::End, body }
     }
 }
 
@@ -59,6 +61,10 @@ impl<B: Body<Data = Bytes>> Body for PeekedBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
+        if let Some(left) = this.empties.checked_sub(1) {
+            *this.empties = left;
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::new()))));
+        }
         match std::mem::replace(this.first, First::Nothing) {
             First::Nothing => this.body.poll_frame(cx),
             First::Frame(frame, _) => Poll::Ready(Some(Ok(frame))),
@@ -73,7 +79,7 @@ impl<B: Body<Data = Bytes>> Body for PeekedBody<B> {
         match self.first {
             First::Nothing => self.body.is_end_stream(),
             First::Frame(..) => false,
-            First::End => true,
+            First::End => self.empties == 0,
         }
     }
 
