@@ -17,7 +17,7 @@ use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
     Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Select, Shed, ShedLayer,
     ShedSettings, Standard, TimeoutLayer,
-    http::{ByAuthority, hyper},
+    http::{ByAuthority, GrpcHeadLayer, hyper},
 };
 use bytes::Bytes;
 use http_body_util::Full;
@@ -97,29 +97,49 @@ fn a_breaker_that_is_there_is_found_without_allocating() {
     assert_eq!(breakers.len(), 1, "both name one host");
 }
 
-#[test]
-fn an_http_request_costs_its_copy_and_nothing_else() {
-    type Request = http::Request<Full<Bytes>>;
-    type Response = http::Response<Full<Bytes>>;
+type Request = http::Request<Full<Bytes>>;
+type Response = http::Response<Full<Bytes>>;
 
-    /// Answers at once.
-    #[derive(Clone, Copy)]
-    struct Echo;
+/// Answers at once with the request's body.
+#[derive(Clone, Copy)]
+struct HttpEcho;
 
-    impl Service<Request> for Echo {
-        type Response = Response;
-        type Error = Infallible;
-        type Future = Ready<Result<Response, Infallible>>;
+impl Service<Request> for HttpEcho {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Ready<Result<Response, Infallible>>;
 
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, request: Request) -> Self::Future {
-            ready(Ok(http::Response::new(request.into_body())))
-        }
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
+    fn call(&mut self, request: Request) -> Self::Future {
+        ready(Ok(http::Response::new(request.into_body())))
+    }
+}
+
+#[test]
+fn a_grpc_call_costs_its_copy_and_nothing_else() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _in = runtime.enter();
+    let stack = Standard::grpc("orders").build().unwrap();
+    let mut service = stack.layer(GrpcHeadLayer::new().layer(hyper(HttpEcho)));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut call = |request: Request| {
+        assert!(matches!(service.poll_ready(&mut cx), Poll::Ready(Ok(()))));
+        let call = pin!(service.call(request));
+        assert!(matches!(call.poll(&mut cx), Poll::Ready(Ok(_))));
+    };
+    let request = || http::Request::post("/shop.Orders/Get").body(Full::from("message")).unwrap();
+    call(request());
+    let (sent, copied) = (request(), request());
+    let copy = measure(|| drop(copied.clone())).count_total;
+    assert_eq!(measure(|| call(sent)).count_total, copy);
+    assert_eq!(stack.breakers().stats().started, 2);
+}
+
+#[test]
+fn an_http_request_costs_its_copy_and_nothing_else() {
     let request = |headers: usize| {
         let mut request = http::Request::get("http://example.com/").body(Full::default()).unwrap();
         for n in 0..headers {
@@ -130,7 +150,7 @@ fn an_http_request_costs_its_copy_and_nothing_else() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _in = runtime.enter();
-    let mut service = Standard::http().build().unwrap().layer(hyper(Echo));
+    let mut service = Standard::http().build().unwrap().layer(hyper(HttpEcho));
     let mut cx = Context::from_waker(Waker::noop());
     let mut call = |request: Request| {
         assert!(matches!(service.poll_ready(&mut cx), Poll::Ready(Ok(()))));

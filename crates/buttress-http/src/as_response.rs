@@ -41,7 +41,7 @@ pub struct ByReason;
 /// [`Infallible`].
 ///
 /// Our own errors become what [`refusal`] says, or a table of one's own; all others a 500 with nothing in
-/// it. The text of a response is the reason and no more. Refusals are `tracing` events at `debug`, all
+/// it. gRPC's clients expect other answers: [`grpc`](Self::grpc). The text of a response is the reason and no more. Refusals are `tracing` events at `debug`, all
 /// else at `warn`.
 ///
 /// The body of the response has to be one that can be made from bytes, as axum's and [`Body`](crate::Body)

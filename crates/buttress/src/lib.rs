@@ -56,7 +56,8 @@
 //! ```
 //!
 //! For HTTP clients there is `Standard::http`: statuses, `Retry-After`, which requests may be sent twice,
-//! and a breaker for each host. The README wraps one of hyper's.
+//! and a breaker for each host. The README wraps one of hyper's. For gRPC there is `Standard::grpc`, whose
+//! breaker waits for the trailers.
 //!
 //! # Order
 //!

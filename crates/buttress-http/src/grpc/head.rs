@@ -319,6 +319,8 @@ mod tests {
         for (what, steps, expected) in table {
             let response = peek(head(200, None, scripted(steps))).await;
             assert_eq!(class(&response), expected, "{what}");
+            let noted = !response.unwrap().extensions().is_empty();
+            assert_eq!(noted, expected != Class::Success, "{what}: a success costs no note");
         }
         let empty = head(200, None, of_known_length([]));
         assert_eq!(class(&peek(empty).await), TRANSIENT, "a body that knows that it is empty");
