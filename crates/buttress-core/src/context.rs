@@ -52,6 +52,7 @@ pub struct Deadline(Instant);
 pub struct Context {
     deadline: Option<Deadline>,
     attempt: u32,
+    attempt_deadline: Option<Deadline>,
 }
 
 pin_project! {
@@ -70,6 +71,7 @@ pin_project! {
 thread_local! {
     static DEADLINE: Cell<Option<Deadline>> = const { Cell::new(None) };
     static ATTEMPT: Cell<u32> = const { Cell::new(0) };
+    static ATTEMPT_DEADLINE: Cell<Option<Deadline>> = const { Cell::new(None) };
 }
 
 /// Puts the outer deadline back, on panic too. `!Send`, and private: see [`Context`].
@@ -77,6 +79,9 @@ struct InDeadline(Option<Deadline>, PhantomData<*const ()>);
 
 /// Puts the outer attempt back.
 struct InAttempt(u32, PhantomData<*const ()>);
+
+/// Puts the outer attempt's deadline back.
+struct InAttemptDeadline(Option<Deadline>, PhantomData<*const ()>);
 
 // === impl Deadline ===
 
@@ -154,6 +159,43 @@ impl Deadline {
         let _in = InDeadline::enter(deadline);
         f()
     }
+
+    /// When the attempt that this code runs for is given up. `None` if that has no limit of its own.
+    ///
+    /// It is not the request's deadline: another attempt may follow, and an answer whose head came in time
+    /// may take as long as the request has. So nothing here ends by it. It is for those who tell somebody
+    /// else how long to work: a callee that works on for an attempt that was given up works for nobody, and
+    /// does so just when it is slow already.
+    ///
+    /// ```
+    /// use buttress_core::Deadline;
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let [total, attempt] = [30, 10].map(|secs| Deadline::after(Duration::from_secs(secs)));
+    /// Deadline::within(total, || {
+    ///     Deadline::within_attempt(attempt, || {
+    ///         assert_eq!(Deadline::current(), total);
+    ///         assert_eq!(Deadline::of_attempt(), attempt);
+    ///     });
+    /// });
+    /// # }
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn of_attempt() -> Option<Self> {
+        ATTEMPT_DEADLINE.get()
+    }
+
+    /// Runs `f` for an attempt that is given up at `until`, with all else as it is.
+    ///
+    /// An attempt within an attempt ends with the outer one at the latest.
+    #[inline]
+    pub fn within_attempt<T>(until: Option<Self>, f: impl FnOnce() -> T) -> T {
+        let _in = InAttemptDeadline::enter(Self::earlier(Self::of_attempt(), until));
+        f()
+    }
 }
 
 // === impl Context ===
@@ -162,7 +204,11 @@ impl Context {
     /// That of the request that this code runs for.
     #[must_use]
     pub fn current() -> Self {
-        Self { deadline: DEADLINE.get(), attempt: ATTEMPT.get() }
+        Self {
+            deadline: DEADLINE.get(),
+            attempt: ATTEMPT.get(),
+            attempt_deadline: ATTEMPT_DEADLINE.get(),
+        }
     }
 
     /// The request's deadline.
@@ -180,6 +226,12 @@ impl Context {
         self.attempt
     }
 
+    /// When the attempt is given up. See [`Deadline::of_attempt`].
+    #[must_use]
+    pub const fn attempt_deadline(&self) -> Option<Deadline> {
+        self.attempt_deadline
+    }
+
     /// The same with that deadline, or with none.
     #[must_use]
     pub const fn with_deadline(mut self, deadline: Option<Deadline>) -> Self {
@@ -194,10 +246,18 @@ impl Context {
         self
     }
 
+    /// The same with that deadline of the attempt, or with none.
+    #[must_use]
+    pub const fn with_attempt_deadline(mut self, deadline: Option<Deadline>) -> Self {
+        self.attempt_deadline = deadline;
+        self
+    }
+
     /// Runs `f` in this context.
     pub fn within<T>(self, f: impl FnOnce() -> T) -> T {
         let _deadline = InDeadline::enter(self.deadline);
         let _attempt = InAttempt::enter(self.attempt);
+        let _attempt_deadline = InAttemptDeadline::enter(self.attempt_deadline);
         f()
     }
 
@@ -211,7 +271,8 @@ impl Context {
     /// For work that may outlive a request, or serves more than one: a connection that is being made, a
     /// value that many wait for. The request that happens to start it must not end it.
     pub const fn detached<F>(future: F) -> Scope<F> {
-        Scope { inner: future, context: Self { deadline: None, attempt: 0 } }
+        let nobodys = Self { deadline: None, attempt: 0, attempt_deadline: None };
+        Scope { inner: future, context: nobodys }
     }
 
     /// Runs `f` as the attempt of that number, with all else as it is.
@@ -234,7 +295,7 @@ impl<F: Future> Future for Scope<F> {
     }
 }
 
-// === impl InDeadline, InAttempt ===
+// === impl InDeadline, InAttempt, InAttemptDeadline ===
 
 impl InDeadline {
     #[inline]
@@ -261,6 +322,20 @@ impl Drop for InAttempt {
     #[inline]
     fn drop(&mut self) {
         ATTEMPT.set(self.0);
+    }
+}
+
+impl InAttemptDeadline {
+    #[inline]
+    fn enter(deadline: Option<Deadline>) -> Self {
+        Self(ATTEMPT_DEADLINE.replace(deadline), PhantomData)
+    }
+}
+
+impl Drop for InAttemptDeadline {
+    #[inline]
+    fn drop(&mut self) {
+        ATTEMPT_DEADLINE.set(self.0);
     }
 }
 
@@ -387,6 +462,55 @@ mod tests {
         assert!(futures_util::poll!(scoped.as_mut()).is_pending());
         at(1).within(|| drop(scoped));
         assert_eq!(dropped.get(), 101);
+    }
+
+    fn in_secs(n: u64) -> Option<Deadline> {
+        Deadline::after(Duration::from_secs(n))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempts_deadline_is_not_the_requests() {
+        let (total, attempt) = (in_secs(30), in_secs(10));
+        Deadline::within(total, || {
+            Deadline::within_attempt(attempt, || {
+                assert_eq!((Deadline::current(), Deadline::of_attempt()), (total, attempt));
+            });
+            assert_eq!((Deadline::current(), Deadline::of_attempt()), (total, None));
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_within_an_attempt_ends_with_the_outer_one_at_the_latest() {
+        let (soon, late) = (in_secs(1), in_secs(2));
+        for (outer, inner) in [(soon, late), (late, soon), (soon, None), (None, soon)] {
+            let seen = Deadline::within_attempt(outer, || {
+                let seen = Deadline::within_attempt(inner, Deadline::of_attempt);
+                assert_eq!(Deadline::of_attempt(), outer, "the outer one is put back");
+                seen
+            });
+            assert_eq!(seen, soon);
+        }
+        let panics = || Deadline::within_attempt(soon, || panic!("planted"));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(Deadline::of_attempt(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempts_deadline_goes_where_the_context_goes() {
+        let (one, other) = (in_secs(1), in_secs(2));
+        let seen = || async {
+            tokio::task::yield_now().await;
+            Deadline::of_attempt()
+        };
+        let carries = Deadline::within_attempt(one, Context::current);
+        assert_eq!(carries, Context::default().with_attempt_deadline(one));
+        assert_eq!(carries.attempt_deadline(), one);
+        assert_eq!(carries.within(Deadline::of_attempt), one);
+        // The later one is entered all the same: a context is what it is, wherever it is polled.
+        let later = carries.with_attempt_deadline(other);
+        assert_eq!(carries.scope(async { later.scope(seen()).await }).await, other);
+        assert_eq!(tokio::spawn(carries.scope(seen())).await.unwrap(), one);
+        assert_eq!(carries.scope(Context::detached(seen())).await, None);
     }
 
     #[test]
