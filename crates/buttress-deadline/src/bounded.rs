@@ -64,7 +64,7 @@ impl<C> Bounded<C> {
         bound.until()
     }
 
-    /// Waits for the answer until the time is up. The call is dropped with its answer, or in the poll
+    /// Waits for the answer until the time is up, which was [settled](Self::settle). The call is dropped with its answer, or in the poll
     /// that finds the time up.
     pub(crate) fn poll<T, E>(
         self: Pin<&mut Self>,
@@ -79,7 +79,6 @@ impl<C> Bounded<C> {
         let answer = match this.state.as_mut().project() {
             StateProj::Refused => Err(this.bound.error(false, layer)),
             StateProj::Running { mut call, alarm } => {
-                this.bound.settle();
                 match ready!(poll_in_time(call.as_mut(), alarm, this.bound.until(), cx)) {
                     Some(answer) => answer.map_err(Into::into),
                     None => Err(this.bound.error(call.is_sent(), layer)),

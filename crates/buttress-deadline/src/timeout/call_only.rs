@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Limit};
+use buttress_core::{BoxError, Deadline, Limit};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -103,7 +103,8 @@ where
         let call = if bound.had_passed_at_start() {
             Bounded::refused(bound)
         } else {
-            Bounded::running(Sent::new(self.inner.call(request)), bound)
+            let call = Deadline::within_attempt(bound.until(), || self.inner.call(request));
+            Bounded::running(Sent::new(call), bound)
         };
         CallFuture { call }
     }
@@ -119,7 +120,9 @@ where
     type Output = Result<T, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().call.poll("timeout", cx)
+        let mut call = self.project().call;
+        let until = call.as_mut().settle();
+        Deadline::within_attempt(until, || call.poll("timeout", cx))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, ready::Call};
+use buttress_core::{BoxError, Deadline, ready::Call};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -39,7 +39,9 @@ where
     type Output = Result<S::Response, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().call.poll("timeout", cx)
+        let mut call = self.project().call;
+        let until = call.as_mut().settle();
+        Deadline::within_attempt(until, || call.poll("timeout", cx))
     }
 }
 

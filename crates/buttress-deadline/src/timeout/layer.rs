@@ -10,7 +10,8 @@ use crate::bound::{assert_more_than_zero, more_than_zero};
 ///
 /// It belongs beneath the retry. The limit starts at `call`, and includes the wait for the inner
 /// service's readiness. Where less is left of the request's deadline, the attempt gets that; the deadline
-/// itself stays as it is.
+/// itself stays as it is. Whoever tells the callee how long to work finds the attempt's end in
+/// [`Deadline::of_attempt`](crate::Deadline::of_attempt).
 ///
 /// # Errors
 ///

@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Limit, ready::Ready};
+use buttress_core::{BoxError, Deadline, Limit, ready::Ready};
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -44,7 +44,8 @@ where
         ResponseFuture::new(if bound.had_passed_at_start() {
             Bounded::refused(bound)
         } else {
-            Bounded::running(self.inner.call(request), bound)
+            let call = Deadline::within_attempt(bound.until(), || self.inner.call(request));
+            Bounded::running(call, bound)
         })
     }
 }

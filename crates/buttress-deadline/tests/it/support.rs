@@ -55,6 +55,22 @@ pub(crate) fn seen()
     })
 }
 
+/// Answers with the context in `call`, and with that of a later poll.
+pub(crate) fn mirror()
+-> impl Service<(), Response = [Context; 2], Error = Infallible, Future: Unpin + Send> + Clone {
+    service_fn(|()| {
+        let in_call = Context::current();
+        let mut first = true;
+        poll_fn(move |cx| {
+            if std::mem::take(&mut first) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok([in_call, Context::current()]))
+        })
+    })
+}
+
 /// What a call answers, and how long that took, readiness and all.
 pub(crate) async fn timed<S>(service: S) -> (Result<S::Response, BoxError>, Duration)
 where

@@ -9,8 +9,8 @@ use tokio::{task::yield_now, time::advance};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::{
-    LATE_ATTEMPT, attempt, due_in, echo, elapsed, ms, panics, rejected, secs, seen, silent, timed,
-    total,
+    LATE_ATTEMPT, attempt, due_in, echo, elapsed, mirror, ms, panics, rejected, secs, seen, silent,
+    timed, total,
 };
 
 #[tokio::test(start_paused = true)]
@@ -135,4 +135,29 @@ async fn a_panic_inside_leaves_deadline_and_timer_to_those_who_had_them() {
         let (_, took) = timed(TimeoutLayer::new(ms(20)).layer(silent())).await;
         assert_eq!(took, ms(20));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_knows_when_it_is_given_up_in_call_and_in_every_poll() {
+    let start = edge::now();
+    let at = |n| Some(Deadline::at(start + secs(n)));
+    let seen = |context: Context| (context.deadline(), context.attempt_deadline());
+
+    let stack = DeadlineLayer::new(secs(30)).layer(TimeoutLayer::new(secs(10)).layer(mirror()));
+    assert_eq!(stack.oneshot(()).await.unwrap().map(seen), [(at(30), at(10)); 2]);
+
+    let only = TimeoutLayer::call_only(secs(10)).layer(mirror());
+    let only = DeadlineLayer::new(secs(30)).layer(only);
+    assert_eq!(only.oneshot(()).await.unwrap().map(seen), [(at(30), at(10)); 2]);
+
+    // Where less is left of the request, that is what the attempt has.
+    let short = DeadlineLayer::new(secs(3)).layer(TimeoutLayer::new(secs(10)).layer(mirror()));
+    assert_eq!(short.oneshot(()).await.unwrap().map(seen), [(at(3), at(3)); 2]);
+
+    let nested = TimeoutLayer::new(secs(5)).layer(TimeoutLayer::new(secs(10)).layer(mirror()));
+    assert_eq!(nested.oneshot(()).await.unwrap().map(seen), [(None, at(5)); 2]);
+
+    let endless = TimeoutLayer::new(std::time::Duration::MAX).layer(mirror());
+    assert_eq!(endless.oneshot(()).await.unwrap().map(seen), [(None, None); 2]);
+    assert_eq!(Deadline::of_attempt(), None);
 }
