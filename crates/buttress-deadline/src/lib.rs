@@ -45,6 +45,8 @@
 //! # }
 //! ```
 //!
+//! A `Buffer` calls in a task of its own, where none of this is known: [`carry`] takes it there.
+//!
 //! # Events
 //!
 //! Both are of level `debug`, with the name of the `layer`: `refused` (field `reason`), and `time ran out`
@@ -55,10 +57,12 @@
 mod bound;
 mod bounded;
 
+pub mod carry;
 pub mod deadline;
 pub mod timeout;
 
 pub use self::{
+    carry::{Carried, Carry, CarryLayer, Resume, ResumeLayer},
     deadline::{DeadlineLayer, DeadlineService, EntryLayer, EntryService},
     timeout::{CallTimeout, CallTimeoutLayer, TimeoutLayer, TimeoutService},
 };

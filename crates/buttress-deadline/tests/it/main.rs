@@ -1,6 +1,7 @@
 //! What the layers of this crate promise, with exact instants under a paused clock.
 
 mod bounds;
+mod carry;
 mod context;
 mod contract;
 mod deadline;
