@@ -10,6 +10,8 @@
 //! - [`Body`]: a response's body that carries the request's deadline to its end, or bytes of our own;
 //! - [`AtEnd`]: observes a response to the end of its body;
 //! - [`ByAuthority`]: whom a request is for;
+//! - [`SendDeadlineLayer`], [`ReceiveDeadlineLayer`]: the time that is left goes from hop to hop;
+//!   [`grpc_timeout`]: how gRPC writes it;
 //! - [`refusal`], [`RejectedAsResponseLayer`]: what our own errors are as responses;
 //! - [`GrpcClass`], [`GrpcHeadLayer`], [`GrpcReplay`], [`grpc_refusal`]: the same for gRPC, whose status may
 //!   come after the body.
@@ -25,6 +27,7 @@ mod class;
 mod drain;
 mod errors;
 mod grpc;
+mod hops;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod record;
@@ -48,6 +51,10 @@ pub use self::{
     grpc::{
         ByCode, Code, CustomGrpcClass, GrpcClass, GrpcHead, GrpcHeadFuture, GrpcHeadLayer,
         GrpcRecordReplay, GrpcReplay, PeekedBody, grpc_refusal,
+    },
+    hops::{
+        ReceiveDeadline, ReceiveDeadlineFuture, ReceiveDeadlineLayer, SendDeadline,
+        SendDeadlineLayer, grpc_timeout,
     },
     record::{KeptRecord, RecordReplay, ReplayBody},
     refusal::{Refusal, refusal},

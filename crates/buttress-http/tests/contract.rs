@@ -4,7 +4,10 @@
 use std::convert::Infallible;
 
 use buttress_core::BoxError;
-use buttress_http::{GrpcHeadLayer, Hyper, RejectedAsResponse, RejectedAsResponseLayer, hyper};
+use buttress_http::{
+    GrpcHeadLayer, Hyper, ReceiveDeadlineLayer, RejectedAsResponse, RejectedAsResponseLayer,
+    SendDeadlineLayer, hyper,
+};
 use buttress_test::{
     Subject, Violation, calls_what_was_readied, contract, dropped_calls_give_all_back,
     idle_clones_hold_nothing, panics_give_all_back, state_is_shared,
@@ -43,6 +46,15 @@ fn the_adapter_keeps_the_contract() {
 #[test]
 fn a_look_at_the_first_frame_keeps_the_contract() {
     contract(|| Subject::stateless(GrpcHeadLayer::new()), request, response);
+}
+
+#[test]
+fn both_halves_of_a_deadline_that_goes_from_hop_to_hop_keep_the_contract() {
+    let told = || Request::builder().header("grpc-timeout", "1S").body(()).unwrap();
+    for request in [request, told] {
+        contract(|| Subject::stateless(SendDeadlineLayer::grpc()), request, response);
+        contract(|| Subject::stateless(ReceiveDeadlineLayer::grpc()), request, response);
+    }
 }
 
 type Make<T> = fn() -> T;
