@@ -42,6 +42,10 @@ struct Http;
 #[doc = include_str!("../../../docs/grpc.md")]
 struct Grpc;
 
+#[cfg(all(feature = "http", feature = "shed", feature = "standard"))]
+#[doc = include_str!("../../../docs/hops.md")]
+struct Hops;
+
 #[cfg(all(feature = "serde", feature = "shed", feature = "standard"))]
 #[doc = include_str!("../../../docs/settings.md")]
 struct Settings;
