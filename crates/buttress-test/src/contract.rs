@@ -83,7 +83,7 @@ where
     const RULE: &str = "calls what was readied";
     paused(async {
         let subject = make();
-        let probe = Probe::new(move |_: Req| response());
+        let probe = answering(&response);
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
         let mut services = vec![(subject.layer.layer(probe.clone()), false)];
         let mut calls = Vec::new();
@@ -149,10 +149,7 @@ where
 {
     const RULE: &str = "readiness errors are final";
     paused(async {
-        let probe = Probe::new({
-            let response = response.clone();
-            move |_: Req| response()
-        });
+        let probe = answering(&response);
         probe.set_readiness(Readiness::Failed);
         let mut service = make().layer.layer(probe.clone());
         for nth in ["first", "second"] {
@@ -169,7 +166,7 @@ where
         }
 
         // As many calls as may be, and more: refusals come from `call`.
-        let probe = Probe::new(move |_: Req| response());
+        let probe = answering(&response);
         probe.script((0..64).map(|_| Act::Hang));
         let mut service = make().layer.layer(probe);
         let mut calls = Vec::new();
@@ -213,7 +210,7 @@ where
     const RULE: &str = "idle clones hold nothing";
     paused(async {
         let subject = make();
-        let service = subject.layer.layer(Probe::new(move |_: Req| response()));
+        let service = subject.layer.layer(answering(&response));
         let mut idle: Vec<_> = (0..100).map(|_| service.clone()).collect();
         for clone in &mut idle {
             let _ = catch(|cx| clone.poll_ready(cx));
@@ -257,10 +254,7 @@ where
             for ready_first in [true, false] {
                 for polls in 0..12 {
                     let subject = make();
-                    let probe = Probe::new({
-                        let response = response.clone();
-                        move |_: Req| response()
-                    });
+                    let probe = answering(&response);
                     probe.script(script());
                     if !ready_first {
                         probe.set_readiness(Readiness::Pending);
@@ -318,10 +312,7 @@ where
         paused(async {
             for (act, place) in [(Act::PanicInCall, "call"), (Act::PanicInPoll, "poll")] {
                 let subject = make();
-                let probe = Probe::new({
-                    let response = response.clone();
-                    move |_: Req| response()
-                });
+                let probe = answering(&response);
                 probe.script([act]);
                 let mut service = subject.layer.layer(probe.clone());
                 let _ = catch(|cx| service.poll_ready(cx));
@@ -382,7 +373,7 @@ where
         if subject.held.is_none() {
             return Ok(());
         }
-        let probe = Probe::new(move |_: Req| response());
+        let probe = answering(&response);
         probe.script([Act::Hang, Act::Hang, Act::Hang]);
         let first = subject.layer.layer(probe.clone());
         let mut services = [first.clone(), first, subject.layer.layer(probe)];
@@ -447,6 +438,14 @@ impl std::error::Error for Violation {}
 
 fn broken(rule: &'static str, how: String) -> Violation {
     Violation { rule, how }
+}
+
+/// A probe that answers every request so.
+fn answering<Req, Res>(
+    response: &(impl Fn() -> Res + Clone + Send + Sync + 'static),
+) -> Probe<Req, Res> {
+    let response = response.clone();
+    Probe::new(move |_| response())
 }
 
 /// Runs a check under a paused clock.
