@@ -359,6 +359,30 @@ async fn a_fallback_can_answer_as_grpc_does() {
     assert_eq!(seen(response).await, (Some(Code::Unavailable), None));
 }
 
+// GRP-01
+#[tokio::test(start_paused = true)]
+async fn a_status_that_is_known_before_the_body_is_counted_though_a_fallback_drops_it() {
+    type Answered =
+        Response<ReportBody<PeekedBody<Body<StreamBody<Frames>>>, Admission, GrpcClass>>;
+    let busy = |_: &Cause<Answered>| -> Answered {
+        Refusal::grpc(Code::Unavailable, "busy").into_response()
+    };
+    for shape in [TRAILERS_ONLY, HEAD_THEN_TRAILERS] {
+        let server = Server::new(&[shape]);
+        let stack = Standard::grpc("orders").fallback(busy).build().unwrap();
+        let answers = server.clone();
+        let callee = service_fn(move |_: Request<Full<Bytes>>| {
+            std::future::ready(Ok::<_, BoxError>(answers.answer()))
+        });
+        let client = stack.layer(GrpcHeadLayer::new().layer(hyper(callee)));
+        for _ in 0..40 {
+            drop(client.clone().oneshot(request(GET)).await.unwrap());
+        }
+        let stats = stack.breakers().stats();
+        assert_eq!((stack.breakers().state(), stats.failure), (State::Open, 20), "{shape:?}");
+    }
+}
+
 #[test]
 fn the_breaker_has_the_name_of_the_stack_unless_it_has_one_of_its_own() {
     use buttress::BreakerSettings;

@@ -107,18 +107,18 @@ fn a_window_shorter_than_an_attempt_is_a_warning_and_no_error() {
 
 // BKO-10
 #[test]
-fn a_probe_keeps_its_place_for_as_long_as_an_attempt_may_take() {
+fn a_probe_keeps_its_place_for_longer_than_an_attempt_may_take() {
     let lease = |breaker: BreakerSettings| {
         let stack = Standard::generic().breaker(breaker).build().unwrap();
         (stack.breakers().settings().probe_lease, stack.warnings().to_vec())
     };
-    assert_eq!(lease(BreakerSettings::default()), (Some(secs(10)), vec![]));
+    assert_eq!(lease(BreakerSettings::default()), (Some(secs(11)), vec![]));
     let patient = BreakerSettings::default().open(secs(20));
     assert_eq!(lease(patient), (Some(secs(20)), vec![]));
-    let short = BreakerSettings::default().probe_lease(secs(9));
-    let warning = Warning::LeaseShorterThanAttempt { lease: secs(9), attempt: secs(10) };
+    let short = BreakerSettings::default().probe_lease(secs(10));
+    let warning = Warning::LeaseWithinAttempt { lease: secs(10), attempt: secs(10) };
     assert!(warning.to_string().contains("`breaker.probe_lease`"));
-    assert_eq!(lease(short), (Some(secs(9)), vec![warning]));
+    assert_eq!(lease(short), (Some(secs(10)), vec![warning]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -239,6 +239,8 @@ impl Machine {
                         return Err(Refused { retry_in: None });
                     }
                     let late = self.outage.as_ref().map_or(Duration::ZERO, |outage| outage.late);
+                    // One answer that took an hour must not keep all probes back for the next.
+                    let late = late.min(settings.open_max.saturating_mul(QUIET));
                     let lease = settings.lease().max(late);
                     return Ok(Kind::Probe(probing.start(now.checked_add(lease))));
                 }

@@ -253,6 +253,18 @@ impl Context {
         self
     }
 
+    /// The same, with limits no later than those that are current.
+    ///
+    /// A `Buffer` calls in a task of its own, where the request's limits are not known; whoever polls what came
+    /// of the call knows them. So they are looked for again at the first poll.
+    #[must_use]
+    pub fn bounded_by_current(self) -> Self {
+        let current = Self::current();
+        let deadline = Deadline::earlier(self.deadline(), current.deadline());
+        let attempt = Deadline::earlier(self.attempt_deadline(), current.attempt_deadline());
+        self.with_deadline(deadline).with_attempt_deadline(attempt)
+    }
+
     /// Runs `f` in this context.
     pub fn within<T>(self, f: impl FnOnce() -> T) -> T {
         let _deadline = InDeadline::enter(self.deadline);

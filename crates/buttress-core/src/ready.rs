@@ -270,8 +270,7 @@ where
         let this = self.project();
         if !std::mem::replace(this.is_polled, true) {
             // A `Buffer` makes the call elsewhere than where its future is polled.
-            let known = Deadline::earlier(this.ambient.deadline(), Deadline::current());
-            *this.ambient = this.ambient.with_deadline(known);
+            *this.ambient = this.ambient.bounded_by_current();
         }
         let (ambient, mut stage) = (*this.ambient, this.stage);
         ambient.within(|| {

@@ -77,6 +77,7 @@ pin_project! {
         #[pin]
         inner: F,
         context: Context,
+        is_polled: bool,
     }
 }
 
@@ -148,7 +149,8 @@ where
     }
 
     fn call(&mut self, Carried { context, request }: Carried<Req>) -> Self::Future {
-        ResumeFuture { inner: context.within(|| self.inner.call(request)), context }
+        let inner = context.within(|| self.inner.call(request));
+        ResumeFuture { inner, context, is_polled: false }
     }
 }
 
@@ -159,9 +161,15 @@ impl<F: Future> Future for ResumeFuture<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        if *this.context == Context::default() {
-            // Another buffer above called the `Carry`, where nothing was known. Whoever polls may know more.
-            return this.inner.poll(cx);
+        if !std::mem::replace(this.is_polled, true) {
+            // Another buffer above may have called the `Carry`, where not all was known. Whoever polls may know
+            // what is missing.
+            let (carried, current) = (*this.context, Context::current());
+            let attempt = if carried.attempt() == 0 { current } else { carried }.attempt();
+            *this.context = carried
+                .with_deadline(carried.deadline().or(current.deadline()))
+                .with_attempt_deadline(carried.attempt_deadline().or(current.attempt_deadline()))
+                .with_attempt(attempt);
         }
         this.context.within(|| this.inner.poll(cx))
     }

@@ -23,7 +23,9 @@ use crate::{CustomHttpClass, HttpClass, errors::class_of};
 /// - with the last frame, the trailers, the end or the error of the body, whichever comes first.
 ///   (A server stops reading at the last frame, and never sees the end.)
 ///
-/// A body that is dropped unfinished drops its permit: nothing was learned. One that panics is a failure.
+/// A body that is dropped unfinished drops its permit: nothing was learned. One that panics is a failure. So a
+/// breaker hears the failures of callers who never read to the end, and none of their successes: it is not for
+/// them.
 ///
 /// # Examples
 ///
@@ -60,6 +62,12 @@ pub struct AtEnd<C>(
 pub trait ClassifyEnd {
     /// What the head says, if it decides. A body that follows a failure changes nothing.
     fn head(&self, status: StatusCode, headers: &HeaderMap) -> Option<Class>;
+
+    /// What the response says before its body is read, if that decides. It is [`head`](Self::head), but for who
+    /// left a note in the extensions, as `GrpcHeadLayer` does.
+    fn known<B>(&self, response: &Response<B>) -> Option<Class> {
+        self.head(response.status(), response.headers())
+    }
 
     /// What the end of a body says, with its trailers if it has any.
     fn end(&self, trailers: Option<&HeaderMap>) -> Class;
@@ -124,7 +132,7 @@ where
             }
         };
         let empty = || response.body().is_end_stream().then(|| classify.end(None));
-        let promise = match classify.head(response.status(), response.headers()).or_else(empty) {
+        let promise = match classify.known(&response).or_else(empty) {
             Some(class) => {
                 permit.report(class);
                 None

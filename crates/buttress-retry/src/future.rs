@@ -126,8 +126,8 @@ where
                         return Poll::Pending;
                     }
                     let request = request.take().expect("polled after it was ready");
-                    if let Poll::Ready(readied) = polled {
-                        readied.map_err(Into::into)?;
+                    if let Poll::Ready(Err(error)) = polled {
+                        return Poll::Ready(Err(this.before.rather_than(error.into())));
                     }
                     if late {
                         // With it goes its place in a queue.

@@ -5,7 +5,7 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Context as Ambient, Deadline, ErrorsAsFailures, Observe, Rejected,
+    BoxError, Context as Ambient, ErrorsAsFailures, Observe, Rejected,
     ready::{Queued, poll_holding},
 };
 use pin_project_lite::pin_project;
@@ -80,10 +80,9 @@ where
                 if !std::mem::replace(is_polled, true) {
                     // A `Buffer` makes the call elsewhere than where its future is polled, and there is no
                     // deadline.
-                    let known = Deadline::earlier(ambient.deadline(), Deadline::current());
-                    *ambient = ambient.with_deadline(known);
+                    *ambient = ambient.bounded_by_current();
                     if let Some(permit) = permit {
-                        permit.set_deadline(known);
+                        permit.set_deadline(ambient.deadline());
                     }
                 }
                 ready!(ambient.within(|| poll_holding(permit, future, cx)))

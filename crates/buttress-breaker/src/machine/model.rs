@@ -96,13 +96,15 @@ impl Model {
         self.outage().filter(|s| matches!(s, Stretch::Open { .. })).count() as u32
     }
 
-    /// As long as is set, or as the longest good answer took that came too late to be heard.
+    /// As long as is set, or as the longest good answer took that came too late to be heard, but for ten of
+    /// the longest open times.
     fn lease(&self) -> Duration {
         let outage = self.round() + 1 - self.outage().count();
         let probes = self.calls.iter().filter(|c| c.role == Role::Probe && c.round >= outage);
         let unheard = probes.filter(|call| call.well && !is_answer(call));
         let longest = unheard.map(|call| call.end.unwrap().0 - call.at).max();
-        self.settings.lease().max(longest.unwrap_or_default())
+        let late = longest.unwrap_or_default().min(self.settings.open_max.saturating_mul(10));
+        self.settings.lease().max(late)
     }
 
     fn trip(&mut self, at: Instant) {

@@ -598,6 +598,26 @@ fn a_callee_that_is_well_closes_it_however_much_longer_than_the_lease_it_takes()
 }
 
 #[test]
+fn one_answer_that_took_an_hour_keeps_no_probe_back_for_the_next() {
+    let mut rig = Rig::half_open(1);
+    let slow = rig.admit();
+    rig.pass(5 * SECOND);
+    let slower = rig.admit();
+    rig.pass(5 * SECOND);
+    assert!(rig.refusal().is_some(), "two hang");
+    rig.pass(3600 * SECOND);
+    assert_eq!(rig.state(), State::HalfOpen);
+    rig.end(slow, End::Good);
+    rig.end(slower, End::Neutral);
+    let hung = rig.admit();
+    rig.pass(600 * SECOND);
+    let next = rig.admit();
+    rig.end(next, End::Good);
+    assert_eq!(rig.state(), State::Closed);
+    rig.end(hung, End::Dropped);
+}
+
+#[test]
 fn a_good_answer_from_before_it_opened_again_closes_nothing_but_lengthens_the_lease() {
     let mut rig = Rig::half_open(1);
     let slow = rig.admit();

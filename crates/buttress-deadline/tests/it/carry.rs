@@ -85,6 +85,16 @@ async fn beneath_another_buffer_that_carried_nothing_polls_are_left_as_they_are(
 }
 
 #[tokio::test(start_paused = true)]
+async fn beneath_another_buffer_that_carried_a_part_polls_bring_the_rest() {
+    // The layer between the buffers knows its own limit, and not the request's deadline.
+    let carries = CarryLayer.layer(Buffer::new(ResumeLayer.layer(mirror()), 4));
+    let between = TimeoutLayer::new(secs(2)).layer(carries);
+    let [_, polled] = due_in(secs(9)).scope(Buffer::new(between, 4).oneshot(())).await.unwrap();
+    assert_eq!(polled.deadline(), due_in(secs(9)).deadline());
+    assert_eq!(polled.attempt_deadline(), due_in(secs(2)).deadline());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panic_within_leaves_no_context_behind() {
     let probe = echo();
     let mut service = CarryLayer.layer(ResumeLayer.layer(probe.clone()));

@@ -127,6 +127,10 @@ impl ClassifyEnd for GrpcClass {
         of_head(status, headers).map(Status::class)
     }
 
+    fn known<B>(&self, response: &Response<B>) -> Option<Class> {
+        at_head(response).map(Status::class)
+    }
+
     fn end(&self, trailers: Option<&HeaderMap>) -> Class {
         of_end(trailers).class()
     }
@@ -167,6 +171,10 @@ impl<B> Classify<Response<B>> for CustomGrpcClass {
 impl ClassifyEnd for CustomGrpcClass {
     fn head(&self, status: StatusCode, headers: &HeaderMap) -> Option<Class> {
         of_head(status, headers).map(|status| self.class(status))
+    }
+
+    fn known<B>(&self, response: &Response<B>) -> Option<Class> {
+        at_head(response).map(|status| self.class(status))
     }
 
     fn end(&self, trailers: Option<&HeaderMap>) -> Class {
@@ -347,6 +355,9 @@ mod tests {
                 assert_eq!(said.health(), of_code(&code).health(), "{code} {no:?}");
             }
         }
+        let unsent = GrpcClass.codes(|_| Some(Class::Unreachable));
+        let never = answered(200, &[(GRPC_STATUS, "14"), (PUSHBACK, "-1")]);
+        assert_eq!(unsent.classify(Ok(&never)), Class::Fatal, "it holds for a table of one's own");
         let two = [(GRPC_STATUS, "14"), (PUSHBACK, "7"), (PUSHBACK, "7")];
         assert_eq!(class(200, &two), Class::Fatal);
         assert_eq!(class(200, &[(GRPC_STATUS, "8"), (PUSHBACK, "-1")]), Class::Refused);

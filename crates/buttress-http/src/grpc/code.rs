@@ -200,7 +200,7 @@ impl Pushback {
             }
             // Busy, not ill; and a repeat is not wanted.
             (Self::Never, Class::Throttled { .. }) => Class::Refused,
-            (Self::Never, Class::Transient { .. }) => Class::Fatal,
+            (Self::Never, Class::Transient { .. } | Class::Unreachable) => Class::Fatal,
             (_, class) => class,
         }
     }

@@ -195,8 +195,7 @@ where
             StateProj::Called { inner, ambient, is_settled } => {
                 if !*is_settled {
                     // A buffer above called in its own task: only here an earlier deadline can be seen.
-                    let deadline = Deadline::earlier(ambient.deadline(), Deadline::current());
-                    *ambient = ambient.with_deadline(deadline);
+                    *ambient = ambient.bounded_by_current();
                     *is_settled = true;
                 }
                 ambient.within(|| inner.poll(cx)).map_err(Into::into)

@@ -90,6 +90,14 @@ async fn a_readiness_error_ends_the_request_as_it_is_and_the_token_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn readiness_that_one_of_ours_refuses_does_not_hide_that_something_was_sent() {
+    let callee =
+        Callee::new([Act::Answer(BUSY)]).readiness([Readiness::Now, Readiness::Fail(OPEN.into())]);
+    let error = send(&mut over(&at_once(), &callee)).await.unwrap_err();
+    tells_that_it_was_sent(&error, &OPEN);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_readiness_error_of_the_service_itself_is_final() {
     let broken = || Readiness::Fail(Failed(9, std::io::Error::other("closed")).into());
     let callee = Callee::new([]).readiness([broken()]);

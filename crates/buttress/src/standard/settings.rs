@@ -38,8 +38,8 @@ pub struct StandardSettings {
     /// How much all requests together may repeat: a tenth of what succeeds.
     pub budget: BudgetSettings,
     /// When a callee is spared. Where no slow call is set, a call is slow that takes half of `attempt`
-    /// (to turn that off, set it to [`Duration::MAX`]). Where no lease of probes is set, it is the open time or
-    /// `attempt`, whichever is longer.
+    /// (to turn that off, set it to [`Duration::MAX`]). Where no lease of probes is set, it is the open time, or
+    /// `attempt` and a tenth if that is longer.
     pub breaker: BreakerSettings,
 }
 
@@ -55,10 +55,10 @@ pub enum Warning {
         /// How long one takes to be known.
         attempt: Duration,
     },
-    /// A probe's lease is shorter than an attempt: probes are replaced while they are still under way, so a
+    /// A probe's lease is no longer than an attempt: probes are replaced while they are still under way, so a
     /// callee that is well but slow is asked more often than it should be, and a failure that comes late has no
     /// say.
-    LeaseShorterThanAttempt {
+    LeaseWithinAttempt {
         /// How long a probe keeps its place.
         lease: Duration,
         /// How long one may take.
@@ -128,7 +128,11 @@ impl StandardSettings {
     pub(super) fn effective_breaker(&self) -> BreakerSettings {
         let mut breaker = self.breaker.clone();
         breaker.slow_call = breaker.slow_call.or(Some(self.attempt / 2).filter(|d| !d.is_zero()));
-        breaker.probe_lease = breaker.probe_lease.or(Some(breaker.open.max(self.attempt)));
+        // Longer than an attempt by more than timers are late: else a probe that hangs would lose its say to
+        // whoever asks in between.
+        let slack = (self.attempt / 10).max(Duration::from_millis(10));
+        let lease = breaker.open.max(self.attempt.saturating_add(slack));
+        breaker.probe_lease = breaker.probe_lease.or(Some(lease));
         breaker
     }
 
@@ -165,9 +169,9 @@ impl StandardSettings {
             warnings.push(Warning::WindowShorterThanAttempt { window, attempt: *attempt });
         }
         if let Some(lease) = self.breaker.probe_lease
-            && lease < *attempt
+            && lease <= *attempt
         {
-            warnings.push(Warning::LeaseShorterThanAttempt { lease, attempt: *attempt });
+            warnings.push(Warning::LeaseWithinAttempt { lease, attempt: *attempt });
         }
         Ok(warnings)
     }
@@ -200,9 +204,9 @@ impl fmt::Display for Warning {
                 "`breaker.window` is shorter than `attempt` ({window:?} < {attempt:?}): a callee that \
                  hangs may never open the breaker"
             ),
-            Self::LeaseShorterThanAttempt { lease, attempt } => write!(
+            Self::LeaseWithinAttempt { lease, attempt } => write!(
                 f,
-                "`breaker.probe_lease` is shorter than `attempt` ({lease:?} < {attempt:?}): probes are \
+                "`breaker.probe_lease` is not longer than `attempt` ({lease:?} <= {attempt:?}): probes are \
                  replaced while they are still under way"
             ),
         }

@@ -212,8 +212,10 @@ impl Standard {
     /// ```
     ///
     /// A call lasts until its body has ended. So a stream that is well, but runs for more than
-    /// [half of an attempt](StandardSettings::breaker), is slow to the breaker: give streams a stack of their own,
-    /// whose slow call is [`Duration::MAX`].
+    /// [half of an attempt](StandardSettings::breaker), is slow to the breaker, and one that its client drops
+    /// teaches it nothing: give streams a stack of their own, with [`observe`](StandardBuilder::observe)`(GrpcClass)`.
+    ///
+    /// A table of your own goes to both ends: `.classify(class.clone()).observe(AtEnd(class))`.
     #[cfg(feature = "http")]
     pub fn grpc(
         name: impl Into<Cow<'static, str>>,
