@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{BoxError, Elapsed, Rejected};
+use crate::{BoxError, Rejected};
 
 /// What a finished attempt says.
 ///
@@ -156,9 +156,7 @@ impl<Res> Classify<Res> for ErrorsAsFailures {
     fn classify(&self, result: Result<&Res, &BoxError>) -> Class {
         match result {
             Ok(_) => Class::Success,
-            Err(error) => error
-                .downcast_ref::<Elapsed>()
-                .map_or(Class::Transient { after: None }, Elapsed::class),
+            Err(_) => Class::Transient { after: None },
         }
     }
 }
@@ -166,7 +164,7 @@ impl<Res> Classify<Res> for ErrorsAsFailures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Limit, Reason};
+    use crate::{Elapsed, Limit, Reason};
 
     /// An error that a callee's client made of one of our refusals, after it had written.
     #[derive(Debug)]

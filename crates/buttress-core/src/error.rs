@@ -206,18 +206,12 @@ impl Elapsed {
     }
 
     /// Whether the request was handed over. If so, it may have been carried out.
+    ///
+    /// It is true of *some* call: whoever wrote, and then failed to ask another, may have handed on the other's
+    /// error as it was. So no classifier of ours takes it for a proof that a request may be sent again.
     #[must_use]
     pub const fn sent(&self) -> bool {
         self.sent
-    }
-
-    /// What it says of the callee: a classifier that has no better idea answers this.
-    ///
-    /// `Transient`, also where it was not [sent](Self::sent). That is true of *some* call: whoever wrote, and
-    /// then failed to ask another, may have handed on the other's error as it was.
-    #[must_use]
-    pub const fn class(&self) -> crate::Class {
-        crate::Class::Transient { after: None }
     }
 }
 
@@ -323,7 +317,8 @@ mod tests {
     fn a_body_that_fell_silent_is_no_attempt_that_had_no_answer() {
         let silent = Elapsed::new(Limit::Idle, Duration::from_secs(1));
         assert_eq!(silent.to_string(), "body timed out: nothing came within 1s");
-        assert_eq!(silent.class(), crate::Class::Transient { after: None });
+        let class = crate::judge::<(), _>(&crate::ErrorsAsFailures, Err(&silent.into()));
+        assert_eq!(class, crate::Class::Transient { after: None });
     }
 
     #[test]

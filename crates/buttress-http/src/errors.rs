@@ -11,7 +11,7 @@
 
 use std::{error::Error, io};
 
-use buttress_core::{Both, Class, Elapsed, Rejected};
+use buttress_core::{Both, Class, Rejected};
 
 use crate::chain::{chain, is_pointer, peel};
 
@@ -19,9 +19,6 @@ use crate::chain::{chain, is_pointer, peel};
 pub(crate) fn class_of(error: &(dyn Error + 'static)) -> Class {
     if error.is::<Rejected>() {
         return Class::Refused;
-    }
-    if let Some(elapsed) = peel::<Elapsed>(error) {
-        return elapsed.class();
     }
     let mut of_this_call = true;
     for link in chain(error) {

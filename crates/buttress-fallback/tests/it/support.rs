@@ -42,9 +42,8 @@ impl Classify<Page> for ByStatus {
             Ok(400..=499) => Class::CallerError,
             Ok(501) => Class::Fatal,
             Ok(_) => Class::Transient { after: None },
-            Err(error) => {
-                error.downcast_ref::<Elapsed>().map_or(Class::Unreachable, Elapsed::class)
-            }
+            Err(error) if error.is::<Elapsed>() => Class::Transient { after: None },
+            Err(_) => Class::Unreachable,
         }
     }
 }

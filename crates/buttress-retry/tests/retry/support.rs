@@ -243,10 +243,7 @@ pub(crate) fn classify(result: Result<&Answer, &BoxError>) -> Class {
         Ok(Answer { status: 503, after }) => Class::Transient { after: *after },
         Ok(_) => Class::CallerError,
         Err(error) if error.is::<NoConnection>() => Class::Unreachable,
-        Err(error) => match error.downcast_ref::<Elapsed>() {
-            Some(elapsed) => elapsed.class(),
-            None => Class::Transient { after: None },
-        },
+        Err(_) => Class::Transient { after: None },
     }
 }
 
