@@ -51,6 +51,7 @@ const CORE: Role = Role {
         always("rand", "the dice, which the patterns roll through core"),
         always("tokio", "the clock, and rt for the coop budget"),
         always("tower-service", "one component readies a service and calls it"),
+        optional("tonic", "a gRPC status in what our errors come from, which is where tonic looks"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
     ]),
 };
@@ -69,8 +70,11 @@ const HTTP: Role = Role {
         always("tower-layer", "the `Layer` trait"),
         always("tower-service", "the `Service` trait"),
         always("tracing", "events for the rare"),
+        optional("h2", "the reasons of HTTP/2, in hyper's errors"),
         optional("hyper", "its errors, to classify them"),
         optional("hyper-util", "its client's errors, to classify them"),
+        optional("reqwest", "its types, to fit it into a stack, and its errors"),
+        optional("tonic", "its bodies, to fit it into a stack, its status, and its errors"),
     ]),
 };
 
