@@ -106,6 +106,16 @@ impl<B> Body<B> {
         Ok(self)
     }
 
+    /// The same limits over another body.
+    #[cfg(feature = "tonic")]
+    pub(crate) fn map<T>(self, f: impl FnOnce(B) -> T) -> Body<T> {
+        let frames = match self.frames {
+            Frames::Inner { body } => Frames::Inner { body: f(body) },
+            Frames::Own { bytes } => Frames::Own { bytes },
+        };
+        Body { frames, limits: self.limits }
+    }
+
     pub(crate) fn limited(
         mut self,
         deadline: Option<Deadline>,

@@ -16,7 +16,7 @@
 //! - [`GrpcClass`], [`GrpcHeadLayer`], [`GrpcReplay`], [`grpc_refusal`]: the same for gRPC, whose status may
 //!   come after the body.
 //!
-//! What knows a client is behind a feature of its name: `hyper`.
+//! What knows a client is behind a feature of its name: `hyper`, `tonic`.
 
 mod as_response;
 mod at_end;
@@ -36,9 +36,13 @@ mod replay;
 mod retry_after;
 #[cfg(test)]
 mod testing;
+#[cfg(feature = "tonic")]
+mod tonic;
 
 #[cfg(feature = "hyper")]
 pub use self::hyper::{Hyper, HyperFuture, hyper};
+#[cfg(feature = "tonic")]
+pub use self::tonic::{ChannelBody, ChannelError, Tonic, TonicFuture, tonic};
 pub use self::{
     as_response::{
         ByReason, RejectedAsResponse, RejectedAsResponseFuture, RejectedAsResponseLayer, Table,
