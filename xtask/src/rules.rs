@@ -395,11 +395,11 @@ mod tests {
 
     #[test]
     fn what_knows_a_client_is_behind_a_feature() {
-        for client in ["hyper", "hyper-util"] {
+        for client in ["h2", "hyper", "hyper-util", "reqwest", "tonic"] {
             assert_eq!(planted("buttress-http", edge(client)).len(), 1, "{client}");
             assert_eq!(planted("buttress-http", optional(client)), [""; 0]);
         }
-        assert_eq!(planted("buttress-http", optional("reqwest")).len(), 1);
+        assert_eq!(planted("buttress-http", optional("axum")).len(), 1);
     }
 
     #[test]
