@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use crate::report::clock;
+
 /// A command to run in the root of the workspace.
 #[derive(Debug)]
 pub(crate) struct Cmd {
@@ -54,7 +56,20 @@ impl Cmd {
     }
 
     /// Shows the command, runs it, prints all it says and hands each line to `each`.
-    pub(crate) fn read(&self, mut each: impl FnMut(&str)) -> Result<(), String> {
+    pub(crate) fn read(&self, each: impl FnMut(&str)) -> Result<(), String> {
+        self.follow(None, each)
+    }
+
+    /// As [`read`](Self::read), and ends the command when it takes longer than `limit`.
+    pub(crate) fn read_within(
+        &self,
+        limit: Duration,
+        each: impl FnMut(&str),
+    ) -> Result<(), String> {
+        self.follow(Some(limit), each)
+    }
+
+    fn follow(&self, limit: Option<Duration>, mut each: impl FnMut(&str)) -> Result<(), String> {
         self.show();
         let broken = |error: io::Error| format!("`{self}` cannot be read: {error}");
         // One pipe for both, so that cargo's headings stay above the tests they belong to.
@@ -77,7 +92,12 @@ impl Cmd {
         // What a failed test has left running holds the pipe too: the end of the command is the end, once all it
         // said has been read.
         let mut ended = None;
+        let start = clock();
         loop {
+            if let Some(limit) = limit.filter(|limit| ended.is_none() && clock() - start > *limit) {
+                child.kill().and_then(|()| child.wait()).map_err(broken)?;
+                return Err(format!("`{self}` was ended: it took more than {limit:?}"));
+            }
             match lines.recv_timeout(Duration::from_millis(100)) {
                 Ok(line) => {
                     let line = line.map_err(broken)?;
@@ -192,6 +212,15 @@ mod tests {
     #[test]
     fn a_command_that_is_silent_for_a_while_is_waited_for() {
         assert_eq!(read("echo one; sleep 0.5; echo two"), ["one", "two"]);
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_ended_whether_it_speaks_or_not() {
+        let limit = Duration::from_millis(50);
+        for command in [Cmd::new("sleep", "60"), Cmd::new("yes", "")] {
+            let why = command.read_within(limit, |_| ()).unwrap_err();
+            assert!(why.ends_with("was ended: it took more than 50ms"), "{why}");
+        }
     }
 
     #[test]

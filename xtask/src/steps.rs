@@ -3,7 +3,7 @@
 //! They share one set of features, `--workspace --all-features`, and one target folder, so that each builds on
 //! what the one before it has built. Only loom, whose flag reaches every crate, keeps a folder of its own.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use clap::ValueEnum;
 
@@ -29,7 +29,7 @@ pub(crate) enum Step {
     Features,
     /// The models of what is shared between threads, under every interleaving
     Loom,
-    /// The example programs build, help, and refuse bad arguments
+    /// The example programs help and refuse bad arguments, and the examples show what they are for
     Examples,
 }
 
@@ -103,15 +103,18 @@ fn tests() -> Outcome {
     Ok(format!("{total} passed"))
 }
 
+/// An example takes a second or two: one that takes longer hangs.
+const LONGEST_EXAMPLE: Duration = Duration::from_secs(120);
+
 /// Runs the programs the way the README tells a person to, which is not how `tests` built them: a feature that
 /// only another member asks for is missing here.
 fn examples(workspace: &Workspace) -> Outcome {
     const PACKAGE: &str = "buttress-examples";
     let package =
         workspace.member(PACKAGE).ok_or_else(|| format!("there is no package {PACKAGE}"))?;
-    Cmd::cargo(&format!("build -p {PACKAGE} --bins")).run()?;
+    Cmd::cargo(&format!("build -p {PACKAGE} --bins --examples")).run()?;
 
-    let mut count = 0;
+    let mut programs = 0;
     for bin in package.targets.iter().filter(|target| target.is_bin()) {
         let bin = &bin.name;
         // Quiet, so that what is left on stderr is the program's own.
@@ -135,13 +138,27 @@ fn examples(workspace: &Workspace) -> Outcome {
                 line.lines().count(),
             ));
         }
-        count += 1;
+        programs += 1;
     }
-    match count {
-        0 => Err(format!("{PACKAGE} has no program")),
-        1 => Ok("1 program".to_owned()),
-        _ => Ok(format!("{count} programs")),
+    let mut examples = 0;
+    for example in package.targets.iter().filter(|target| target.is_example()) {
+        // Each starts what it needs, fails unless it saw what it shows, and ends by itself.
+        let run = Cmd::cargo(&format!("run --quiet -p {PACKAGE} --example {}", example.name));
+        let mut is_silent = true;
+        run.read_within(LONGEST_EXAMPLE, |line| is_silent &= line.trim().is_empty())?;
+        if is_silent {
+            return Err(format!("`{run}` shows nothing"));
+        }
+        examples += 1;
     }
+    if programs == 0 || examples == 0 {
+        return Err(format!("{PACKAGE} has {programs} programs and {examples} examples"));
+    }
+    Ok(format!("{} and {}", counted(programs, "program"), counted(examples, "example")))
+}
+
+fn counted(count: u32, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
