@@ -153,7 +153,13 @@ impl fmt::Display for Rejected {
     }
 }
 
-impl Error for Rejected {}
+impl Error for Rejected {
+    /// What it is to gRPC, so that tonic finds it.
+    #[cfg(feature = "tonic")]
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(crate::status::of_refusal(self.reason))
+    }
+}
 
 // === impl Reason ===
 
@@ -227,7 +233,13 @@ impl fmt::Display for Elapsed {
     }
 }
 
-impl Error for Elapsed {}
+impl Error for Elapsed {
+    /// What it is to gRPC, so that tonic finds it.
+    #[cfg(feature = "tonic")]
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(crate::status::of_elapsed())
+    }
+}
 
 // === impl Both ===
 

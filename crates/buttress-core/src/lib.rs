@@ -25,6 +25,8 @@ mod key;
 mod mark;
 mod observe;
 mod replay;
+#[cfg(feature = "tonic")]
+mod status;
 
 pub mod edge;
 pub mod ready;
