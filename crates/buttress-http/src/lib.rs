@@ -42,7 +42,7 @@ mod tonic;
 #[cfg(feature = "hyper")]
 pub use self::hyper::{Hyper, HyperFuture, hyper};
 #[cfg(feature = "tonic")]
-pub use self::tonic::{ChannelBody, ChannelError, Tonic, TonicFuture, tonic};
+pub use self::tonic::{ChannelBody, ChannelError, Tonic, TonicFuture, grpc_status, tonic};
 pub use self::{
     as_response::{
         ByReason, RejectedAsResponse, RejectedAsResponseFuture, RejectedAsResponseLayer, Table,

@@ -65,14 +65,16 @@ pub struct Refusal {
 pub fn refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
     Some(match find(error)? {
         Ours::Rejected(rejected) => Refusal::of_rejected(rejected, is_rejected(error)),
-        Ours::Elapsed => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TIMED_OUT),
+        Ours::Elapsed(_) => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TIMED_OUT),
     })
 }
 
 /// An error of ours.
 pub(crate) enum Ours<'a> {
     Rejected(&'a Rejected),
-    Elapsed,
+    // What it says is read where there is tonic.
+    #[cfg_attr(not(feature = "tonic"), allow(dead_code))]
+    Elapsed(&'a Elapsed),
 }
 
 /// What is said where time ran out.
@@ -87,8 +89,8 @@ pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<Ours<'a>> {
         if let Some(rejected) = peel(link) {
             return Some(Ours::Rejected(rejected));
         }
-        if peel::<Elapsed>(link).is_some() {
-            return Some(Ours::Elapsed);
+        if let Some(elapsed) = peel(link) {
+            return Some(Ours::Elapsed(elapsed));
         }
     }
     None

@@ -26,7 +26,7 @@ pub use self::{
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+pub(crate) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The longest pushback there is, in milliseconds: it is a signed number of 32 bits.
 const LONGEST_PUSHBACK: u32 = i32::MAX as u32;

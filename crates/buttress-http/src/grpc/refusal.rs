@@ -49,7 +49,7 @@ pub struct ByCode;
 pub fn grpc_refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
     Some(match find(error)? {
         Ours::Rejected(rejected) => of_rejected(rejected, is_rejected(error)),
-        Ours::Elapsed => Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT),
+        Ours::Elapsed(_) => Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT),
     })
 }
 

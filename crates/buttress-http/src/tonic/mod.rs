@@ -2,6 +2,7 @@
 
 mod body;
 mod error;
+mod status;
 
 use std::{
     pin::Pin,
@@ -16,7 +17,7 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-pub use self::{body::ChannelBody, error::ChannelError};
+pub use self::{body::ChannelBody, error::ChannelError, status::grpc_status};
 use crate::{Body, Hyper, HyperFuture, hyper};
 
 /// Makes tonic's channel fit for a stack: the innermost service of every stack under a generated client.
