@@ -31,7 +31,11 @@ pub const OVERLOADED: HeaderName = HeaderName::from_static("x-buttress-overloade
 /// | no connection was made | `Unreachable` | nothing was sent |
 /// | ... as the peer's certificate does not verify | `Fatal` | it will not verify next time |
 /// | canceled before a connection took it up | `Unreachable` | nothing was sent |
-/// | closed before the response was complete, reset, timed out, malformed | `Transient` | it may have been carried out |
+/// | REFUSED_STREAM, or a GOAWAY of which this stream is beyond the last that was looked at | `Unreachable` | HTTP/2's word for: nothing was done |
+/// | ENHANCE_YOUR_CALM | `Throttled` | |
+/// | HTTP_1_1_REQUIRED | `CallerError` | as 505 is |
+/// | INADEQUATE_SECURITY | `Fatal` | it will not be adequate next time |
+/// | closed before the response was complete, any other reset, timed out, malformed | `Transient` | it may have been carried out |
 /// | the request's own body failed, or the client does not take such requests | `CallerError` | |
 /// | [`Elapsed`](buttress_core::Elapsed) | `Transient` | |
 /// | anything else | `Transient` | |

@@ -478,21 +478,136 @@ async fn a_certificate_that_does_not_verify_will_not_verify_next_time() {
     }
 }
 
+/// A frame of HTTP/2.
+fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, 0];
+    [&head[..], &stream.to_be_bytes(), payload].concat()
+}
+
+fn rst_stream(reason: h2::Reason) -> Vec<u8> {
+    frame(3, 1, &u32::from(reason).to_be_bytes())
+}
+
+fn goaway(last: u32, reason: h2::Reason) -> Vec<u8> {
+    frame(7, 0, &[last.to_be_bytes(), u32::from(reason).to_be_bytes()].concat())
+}
+
+/// Speaks HTTP/2 until a request comes, answers it with `frames`, and is gone.
+async fn http2(frames: Vec<u8>) -> SocketAddr {
+    let serve = move |mut stream: TcpStream| {
+        let frames = frames.clone();
+        async move {
+            stream.write_all(&frame(4, 0, &[])).await.unwrap();
+            stream.read_exact(&mut [0; 24]).await.unwrap();
+            loop {
+                let mut head = [0; 9];
+                if stream.read_exact(&mut head).await.is_err() {
+                    return;
+                }
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                let mut payload = vec![0; length as usize];
+                stream.read_exact(&mut payload).await.unwrap();
+                if head[3] == 1 {
+                    break;
+                }
+            }
+            stream.write_all(&frames).await.unwrap();
+            stream.shutdown().await.unwrap();
+            while stream.read(&mut [0; 1024]).await.is_ok_and(|n| n > 0) {}
+        }
+    };
+    server(serve).await.0
+}
+
+// HTP-01, RET-11, GRP-09
 #[tokio::test]
-async fn a_stream_that_the_server_resets_may_have_been_carried_out() {
-    // HTTP/2: the server's service fails, which resets the stream.
+async fn a_stream_that_the_server_did_not_look_at_was_not_sent_and_any_other_may_have_been() {
+    use h2::Reason;
+
+    let throttled = Class::Throttled { after: None };
+    let table = [
+        (rst_stream(Reason::REFUSED_STREAM), Class::Unreachable),
+        (rst_stream(Reason::CANCEL), TRANSIENT),
+        (rst_stream(Reason::NO_ERROR), TRANSIENT),
+        (rst_stream(Reason::INTERNAL_ERROR), TRANSIENT),
+        (rst_stream(Reason::PROTOCOL_ERROR), TRANSIENT),
+        (rst_stream(Reason::STREAM_CLOSED), TRANSIENT),
+        (rst_stream(Reason::ENHANCE_YOUR_CALM), throttled),
+        (rst_stream(Reason::HTTP_1_1_REQUIRED), Class::CallerError),
+        (rst_stream(Reason::INADEQUATE_SECURITY), Class::Fatal),
+        // It is the first stream, so it is beyond the last that was looked at, or it is that.
+        (goaway(0, Reason::NO_ERROR), Class::Unreachable),
+        (goaway(0, Reason::PROTOCOL_ERROR), Class::Unreachable),
+        (goaway(0, Reason::ENHANCE_YOUR_CALM), Class::Unreachable),
+        (goaway(0, Reason::INADEQUATE_SECURITY), Class::Fatal),
+        (goaway(1, Reason::NO_ERROR), TRANSIENT),
+        (goaway(1, Reason::REFUSED_STREAM), TRANSIENT),
+        (goaway(1, Reason::PROTOCOL_ERROR), TRANSIENT),
+        (goaway(u32::MAX >> 1, Reason::NO_ERROR), TRANSIENT),
+        // What makes no sense is our own library's word, and no proof.
+        (frame(0, 1, b"data before the head"), TRANSIENT),
+        (frame(8, 0, &[0; 4]), TRANSIENT),
+        (vec![], TRANSIENT),
+    ];
+    for (answer, class) in table {
+        let address = http2(answer.clone()).await;
+        let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        let post = request(Method::POST, address, Full::<Bytes>::from("x"));
+        let error = fails(client, post).await;
+        assert_eq!(class_of(&error), class, "{answer:?}: {error:?}");
+        let shared: Arc<dyn std::error::Error + Send + Sync> = error.into();
+        let wrapped = io::Error::other(shared.clone()).into();
+        assert_eq!(class_of(&wrapped), class, "however it is wrapped");
+        let believed = if class == Class::Unreachable { TRANSIENT } else { class };
+        assert_eq!(
+            class_of(&Wrapped(Box::new(shared)).into()),
+            believed,
+            "of another call, perhaps"
+        );
+    }
+}
+
+#[test]
+fn a_reason_that_nobody_sent_proves_nothing() {
+    for reason in [h2::Reason::REFUSED_STREAM, h2::Reason::ENHANCE_YOUR_CALM] {
+        assert_eq!(class_of(&h2::Error::from(reason).into()), TRANSIENT);
+    }
+}
+
+#[tokio::test]
+async fn what_ended_a_connection_says_nothing_of_one_of_its_streams() {
+    let address = http2(goaway(1, h2::Reason::PROTOCOL_ERROR)).await;
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+    let (answer, _) = sender.send_request(request(Method::POST, address, ()), true).unwrap();
+    drop(sender);
+    let (answer, connection) = tokio::join!(answer, connection);
+    for error in [answer.map(drop).unwrap_err(), connection.unwrap_err()] {
+        assert_eq!(class_of(&error.into()), TRANSIENT);
+    }
+}
+
+#[tokio::test]
+async fn a_request_body_that_was_refused_as_a_stream_is_not_a_stream_that_was_refused() {
+    // A proxy's, say, whose upload comes over a connection that is reset.
+    let address = http2(rst_stream(h2::Reason::REFUSED_STREAM)).await;
+    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let refused = fails(client, request(Method::POST, address, Full::<Bytes>::from("x"))).await;
+    assert_eq!(class_of(&refused), Class::Unreachable);
     let (address, _) = server(|stream| async move {
-        let fails = service_fn(|_: Request<Incoming>| async {
-            Err::<Response<Full<Bytes>>, _>(io::Error::other("planted"))
+        let waits = service_fn(|_: Request<Incoming>| {
+            std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
         });
         let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-            .serve_connection(TokioIo::new(stream), fails)
+            .serve_connection(TokioIo::new(stream), waits)
             .await;
     })
     .await;
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-    let error = fails(client, request(Method::POST, address, Full::<Bytes>::from("x"))).await;
-    assert_eq!(class_of(&error), TRANSIENT, "{error:?}");
+    let upload = FailsToo(Some(refused), true);
+    let error = fails(client, request(Method::POST, address, upload)).await;
+    assert_eq!(class_of(&error), Class::CallerError, "our side failed: {error:?}");
 }
 
 /// Answers with a head, and then with nothing. Tells whether the client has gone.

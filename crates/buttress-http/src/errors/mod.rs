@@ -9,6 +9,9 @@
 //! may be of another call: a service that has paid, and then could not reach the auditor, says so by an error
 //! in which a connection was refused.
 
+#[cfg(feature = "hyper")]
+mod hyper;
+
 use std::{error::Error, io};
 
 use buttress_core::{Both, Class, Rejected};
@@ -42,7 +45,7 @@ pub(crate) fn class_of(error: &(dyn Error + 'static)) -> Class {
 /// Whether it is an error of a transport, which speaks of the call that it failed, and of no other.
 fn is_transports(link: &(dyn Error + 'static)) -> bool {
     #[cfg(feature = "hyper")]
-    if peel::<hyper_util::client::legacy::Error>(link).is_some() {
+    if hyper::is_transports(link) {
         return true;
     }
     peel::<io::Error>(link).is_some() || is_pointer(link)
@@ -59,7 +62,7 @@ const fn callees(class: Class) -> Class {
 /// What one link of the chain says, if it is of a kind that decides.
 fn link_class(link: &(dyn Error + 'static)) -> Option<Class> {
     #[cfg(feature = "hyper")]
-    if let Some(class) = hypers(link) {
+    if let Some(class) = hyper::link_class(link) {
         return Some(class);
     }
     let unsent =
@@ -73,43 +76,4 @@ fn link_class(link: &(dyn Error + 'static)) -> Option<Class> {
 /// where the client says that it was connecting.
 const fn only_connecting_fails_so(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::ConnectionRefused | io::ErrorKind::AddrNotAvailable)
-}
-
-#[cfg(feature = "hyper")]
-fn hypers(link: &(dyn Error + 'static)) -> Option<Class> {
-    use hyper_util::client::legacy;
-
-    if let Some(error) = peel::<legacy::Error>(link) {
-        return if error.is_connect() {
-            Some(connecting(error))
-        } else if error.source().is_none() {
-            // It refused the request as it stands: no host in the URI, a version that it does not speak.
-            Some(Class::CallerError)
-        } else {
-            None
-        };
-    }
-    let error = peel::<hyper::Error>(link)?;
-    Some(if error.is_canceled() {
-        // Given to a connection that ended before it took the request up. hyper says so only while it
-        // still has the whole request.
-        Class::Unreachable
-    } else if error.is_user() {
-        // Our side failed, as when the request's body did. What lies beneath is the body's affair.
-        Class::CallerError
-    } else {
-        // Reset, closed, cut off, timed out, malformed: that tells of the response. The request may have
-        // been carried out.
-        Class::Transient { after: None }
-    })
-}
-
-/// No connection could be made, so nothing was sent. Will the next try be any better?
-#[cfg(feature = "hyper")]
-fn connecting(error: &(dyn Error + 'static)) -> Class {
-    let invalid = |link| {
-        peel::<io::Error>(link).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
-    };
-    // So TLS libraries report a certificate that does not verify, and a peer that does not speak TLS.
-    if chain(error).any(invalid) { Class::Fatal } else { Class::Unreachable }
 }
