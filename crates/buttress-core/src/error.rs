@@ -64,6 +64,8 @@ pub enum Limit {
     Total,
     /// The wait for the next frame of a body. The answer had begun to come.
     Idle,
+    /// The wait for a connection. Whatever was to go over it was not sent.
+    Connect,
 }
 
 /// Two errors, neither of which may be lost: the one that ended it, and the one that led to it.
@@ -188,9 +190,10 @@ impl fmt::Display for Reason {
 // === impl Elapsed ===
 
 impl Elapsed {
-    /// The limit that passed, while an answer was waited for.
+    /// The limit that passed, while an answer was waited for, or, with [`Limit::Connect`], a connection to
+    /// send something over.
     pub const fn new(which: Limit, limit: Duration) -> Self {
-        Self { which, limit, sent: true }
+        Self { which, limit, sent: !matches!(which, Limit::Connect) }
     }
 
     /// The same, while the callee was not even ready: nothing was sent.
@@ -199,7 +202,8 @@ impl Elapsed {
         self
     }
 
-    /// Whose limit it was: the attempt's, the whole request's, or that of a body which fell silent.
+    /// Whose limit it was: the attempt's, the whole request's, that of a body which fell silent, or that of a
+    /// connection which did not come about.
     #[must_use]
     pub const fn which(&self) -> Limit {
         self.which
@@ -227,8 +231,10 @@ impl fmt::Display for Elapsed {
             Limit::Attempt => ("attempt", "no answer"),
             Limit::Total => ("request", "no answer"),
             Limit::Idle => ("body", "nothing came"),
+            Limit::Connect => ("connect", "no connection"),
         };
-        let waited_for = if self.sent { missing } else { "not ready" };
+        let is_ready = self.sent || self.which == Limit::Connect;
+        let waited_for = if is_ready { missing } else { "not ready" };
         write!(f, "{which} timed out: {waited_for} within {:?}", self.limit)
     }
 }
@@ -331,6 +337,14 @@ mod tests {
         assert_eq!(silent.to_string(), "body timed out: nothing came within 1s");
         let class = crate::judge::<(), _>(&crate::ErrorsAsFailures, Err(&silent.into()));
         assert_eq!(class, crate::Class::Transient { after: None });
+    }
+
+    #[test]
+    fn without_a_connection_nothing_was_sent() {
+        let alone = Elapsed::new(Limit::Connect, Duration::from_secs(1));
+        assert_eq!(alone.to_string(), "connect timed out: no connection within 1s");
+        assert!(!alone.sent());
+        assert_eq!(alone, alone.unsent());
     }
 
     #[test]

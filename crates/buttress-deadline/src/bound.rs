@@ -70,9 +70,10 @@ impl Bound {
             true => until.limit_from(self.start),
             false => until.left(self.start),
         });
-        tracing::debug!(layer, which = ?self.which, ?limit, sent = is_sent, "time ran out");
         let elapsed = Elapsed::new(self.which, limit);
-        if is_sent { elapsed } else { elapsed.unsent() }.into()
+        let elapsed = if is_sent { elapsed } else { elapsed.unsent() };
+        tracing::debug!(layer, which = ?self.which, ?limit, sent = elapsed.sent(), "time ran out");
+        elapsed.into()
     }
 }
 

@@ -45,12 +45,14 @@
 //! # }
 //! ```
 //!
+//! A connection is no request: it has a limit of its own, [`ConnectTimeoutLayer`], around the client's connector.
+//!
 //! A `Buffer` calls in a task of its own, where none of this is known: [`carry`] takes it there.
 //!
 //! # Events
 //!
-//! Both are of level `debug`, with the name of the `layer`: `refused` (field `reason`), and `time ran out`
-//! (fields `which`, `limit` and `sent`).
+//! Both are of level `debug`, with the name of the `layer` (`deadline`, `timeout` or `connect`): `refused` (field
+//! `reason`), and `time ran out` (fields `which`, `limit` and `sent`).
 //!
 //! [sent]: Elapsed::sent
 
@@ -58,11 +60,13 @@ mod bound;
 mod bounded;
 
 pub mod carry;
+pub mod connect;
 pub mod deadline;
 pub mod timeout;
 
 pub use self::{
     carry::{Carried, Carry, CarryLayer, Resume, ResumeLayer},
+    connect::{ConnectFuture, ConnectTimeout, ConnectTimeoutLayer},
     deadline::{DeadlineLayer, DeadlineService, EntryLayer, EntryService},
     timeout::{CallTimeout, CallTimeoutLayer, TimeoutLayer, TimeoutService},
 };

@@ -118,8 +118,8 @@ pub use buttress_bulkhead::{
 };
 #[cfg(feature = "deadline")]
 pub use buttress_deadline::{
-    self as deadline, CarryLayer, DeadlineLayer, DeadlineService, EntryLayer, EntryService,
-    ResumeLayer, TimeoutLayer, TimeoutService,
+    self as deadline, CarryLayer, ConnectTimeout, ConnectTimeoutLayer, DeadlineLayer,
+    DeadlineService, EntryLayer, EntryService, ResumeLayer, TimeoutLayer, TimeoutService,
 };
 #[cfg(feature = "fallback")]
 pub use buttress_fallback::{self as fallback, Cause, FallbackLayer, FallbackService, NoFallback};

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod carry;
+mod connect;
 mod context;
 mod contract;
 mod deadline;
