@@ -16,7 +16,7 @@
 //! - [`GrpcClass`], [`GrpcHeadLayer`], [`GrpcReplay`], [`grpc_refusal`]: the same for gRPC, whose status may
 //!   come after the body.
 //!
-//! What knows a client is behind a feature of its name: `hyper`, `tonic`.
+//! What knows a client is behind a feature of its name: `hyper`, `reqwest`, `tonic`.
 
 mod as_response;
 mod at_end;
@@ -33,6 +33,8 @@ mod hyper;
 mod record;
 mod refusal;
 mod replay;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 mod retry_after;
 #[cfg(test)]
 mod testing;
@@ -41,6 +43,8 @@ mod tonic;
 
 #[cfg(feature = "hyper")]
 pub use self::hyper::{Hyper, HyperFuture, hyper};
+#[cfg(feature = "reqwest")]
+pub use self::reqwest::{Reqwest, ReqwestFuture, reqwest};
 #[cfg(feature = "tonic")]
 pub use self::tonic::{ChannelBody, ChannelError, Tonic, TonicFuture, grpc_status, tonic};
 pub use self::{

@@ -1,0 +1,6 @@
+//! The standard stack around reqwest's client: real sockets on loopback, real errors.
+//!
+//! Nothing here asserts how long anything takes. What must come to pass is waited for.
+
+mod beneath;
+mod support;
