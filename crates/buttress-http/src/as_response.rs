@@ -15,9 +15,21 @@ use tower_service::Service;
 
 use crate::{ByCode, Refusal, refusal};
 
-/// Says what an error is as a response. Implemented by [`ByReason`], by [`ByCode`] and by closures.
-pub trait Table {
-    /// The response, or `None` if the error is none that it knows.
+/// Says what an error is as a response with a body of type `B`. Implemented by [`ByReason`], by [`ByCode`] and
+/// by closures.
+///
+/// gRPC's refusals have no body, so [`ByCode`] needs a `B` that can be [empty](Default), as tonic's can. For all
+/// others it has to be one that can be made from [`Bytes`].
+#[diagnostic::on_unimplemented(
+    message = "`RejectedAsResponseLayer` has no way to make a response with a body of type `{B}`",
+    label = "its own responses need a body made from bytes",
+    note = "the body of the service beneath has to be `From<bytes::Bytes>` (`Default` is enough for \
+            `RejectedAsResponseLayer::grpc()`), as those of axum and of `buttress::http::Body` are",
+    note = "put a layer between the two that maps the body, as tower-http's `MapResponseBodyLayer` \
+            with `axum::body::Body::new`"
+)]
+pub trait Table<B> {
+    /// What the error is, or `None` if it is none that the table knows.
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal>;
 
     /// The response to an error that it does not know: an empty 500. It says nothing: errors name addresses,
@@ -25,6 +37,9 @@ pub trait Table {
     fn unknown(&self) -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "")
     }
+
+    /// The response.
+    fn response(&self, refusal: Refusal) -> Response<B>;
 }
 
 /// The table of [`refusal`].
@@ -41,11 +56,11 @@ pub struct ByReason;
 /// [`Infallible`].
 ///
 /// Our own errors become what [`refusal`] says, or a table of one's own; all others a 500 with nothing in
-/// it. gRPC's clients expect other answers: [`grpc`](Self::grpc). The text of a response is the reason and no more. Refusals are `tracing` events at `debug`, all
-/// else at `warn`.
+/// it. gRPC's clients expect other answers: [`grpc`](Self::grpc). The text of a response is the reason and no
+/// more. Refusals are `tracing` events at `debug`, all else at `warn`.
 ///
 /// The body of the response has to be one that can be made from bytes, as axum's and [`Body`](crate::Body)
-/// are.
+/// are. For gRPC, one that can be empty will do, as tonic's can.
 ///
 /// # Readiness
 ///
@@ -98,11 +113,11 @@ pin_project! {
     #[project = StateProj]
     enum State<F, T> {
         Called { #[pin] answer: F, table: T },
-        Dead { refusal: Refusal },
+        Dead { refusal: Refusal, table: T },
     }
 }
 
-fn answer(table: &impl Table, error: &BoxError) -> Refusal {
+fn answer<B>(table: &impl Table<B>, error: &BoxError) -> Refusal {
     let error: &(dyn Error + 'static) = &**error;
     match table.refusal(error) {
         Some(refusal) => {
@@ -121,18 +136,27 @@ fn answer(table: &impl Table, error: &BoxError) -> Refusal {
 
 // === impl Table ===
 
-impl Table for ByReason {
+impl<B: From<Bytes>> Table<B> for ByReason {
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
         refusal(error)
     }
+
+    fn response(&self, refusal: Refusal) -> Response<B> {
+        refusal.into_response()
+    }
 }
 
-impl<F> Table for F
+impl<F, B> Table<B> for F
 where
     F: Fn(&(dyn Error + 'static)) -> Option<Refusal>,
+    B: From<Bytes>,
 {
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
         self(error)
+    }
+
+    fn response(&self, refusal: Refusal) -> Response<B> {
+        refusal.into_response()
     }
 }
 
@@ -223,8 +247,7 @@ impl<S, T, Req, B> Service<Req> for RejectedAsResponse<S, T>
 where
     S: Service<Req, Response = Response<B>>,
     S::Error: Into<BoxError>,
-    T: Table + Clone,
-    B: From<Bytes>,
+    T: Table<B> + Clone,
 {
     type Response = Response<B>;
     type Error = Infallible;
@@ -240,9 +263,10 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
+        let table = self.table.clone();
         let state = match self.dead {
-            Some(refusal) => State::Dead { refusal },
-            None => State::Called { answer: self.inner.call(request), table: self.table.clone() },
+            Some(refusal) => State::Dead { refusal, table },
+            None => State::Called { answer: self.inner.call(request), table },
         };
         RejectedAsResponseFuture { state }
     }
@@ -270,20 +294,18 @@ impl<F, T, B, E> Future for RejectedAsResponseFuture<F, T>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
-    T: Table,
-    B: From<Bytes>,
+    T: Table<B>,
 {
     type Output = Result<Response<B>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let refusal = match self.project().state.project() {
+        Poll::Ready(Ok(match self.project().state.project() {
             StateProj::Called { answer: inner, table } => match ready!(inner.poll(cx)) {
-                Ok(response) => return Poll::Ready(Ok(response)),
-                Err(error) => answer(table, &error.into()),
+                Ok(response) => response,
+                Err(error) => table.response(answer(table, &error.into())),
             },
-            StateProj::Dead { refusal } => *refusal,
-        };
-        Poll::Ready(Ok(refusal.into_response()))
+            StateProj::Dead { refusal, table } => table.response(*refusal),
+        }))
     }
 }
 

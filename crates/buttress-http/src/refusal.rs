@@ -144,10 +144,17 @@ impl Refusal {
     /// The response.
     #[must_use]
     pub fn into_response<B: From<Bytes>>(self) -> Response<B> {
+        // gRPC says it in the head.
+        let text = if self.code.is_some() { "" } else { self.text };
+        self.head().map(|()| Bytes::from_static(text.as_bytes()).into())
+    }
+
+    /// The response but for its text.
+    pub(crate) fn head(self) -> Response<()> {
         if let Some(code) = self.code {
             return grpc::trailers_only(code, self.text, self.retry_after, self.overloaded);
         }
-        let mut response = Response::new(Bytes::from_static(self.text.as_bytes()).into());
+        let mut response = Response::new(());
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         if !self.text.is_empty() {

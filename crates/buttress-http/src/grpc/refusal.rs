@@ -1,7 +1,6 @@
 use std::{error::Error, time::Duration};
 
 use buttress_core::{Reason, Rejected};
-use bytes::Bytes;
 use http::{HeaderValue, Response, header::CONTENT_TYPE};
 
 use super::{Code, GRPC_MESSAGE, GRPC_STATUS, LONGEST_PUSHBACK, PUSHBACK};
@@ -72,13 +71,13 @@ fn of_rejected(rejected: &Rejected, own: bool) -> Refusal {
 }
 
 /// A response that has its trailers in its head.
-pub(crate) fn trailers_only<B: From<Bytes>>(
+pub(crate) fn trailers_only(
     code: Code,
     text: &str,
     retry_after: Option<Duration>,
     overloaded: bool,
-) -> Response<B> {
-    let mut response = Response::new(Bytes::new().into());
+) -> Response<()> {
+    let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(GRPC_STATUS, i32::from(code).into());
@@ -113,13 +112,17 @@ fn percent_encoded(text: &str) -> HeaderValue {
 
 // === impl ByCode ===
 
-impl Table for ByCode {
+impl<B: Default> Table<B> for ByCode {
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
         grpc_refusal(error)
     }
 
     fn unknown(&self) -> Refusal {
         Refusal::grpc(Code::Unknown, "")
+    }
+
+    fn response(&self, refusal: Refusal) -> Response<B> {
+        refusal.head().map(|()| B::default())
     }
 }
 
@@ -128,6 +131,7 @@ mod tests {
     use std::{io, sync::Arc};
 
     use buttress_core::{Both, BoxError, Class, Classify, Elapsed, Limit};
+    use bytes::Bytes;
     use http_body::Body as _;
     use http_body_util::Full;
     use tower::{Layer, ServiceExt, service_fn};
@@ -265,5 +269,18 @@ mod tests {
             let response: Answer = Refusal::grpc(Code::Internal, text).into_response();
             assert_eq!(field(&response, "grpc-message"), Some(encoded));
         }
+    }
+
+    // GRP-07
+    #[tokio::test]
+    async fn a_body_that_can_be_empty_will_do_for_grpc() {
+        #[derive(Default)]
+        struct OfTonic;
+        let refuses = service_fn(|_: ()| async {
+            let rejected = Rejected::new(Reason::Overloaded, "shed");
+            Err::<Response<OfTonic>, _>(BoxError::from(rejected))
+        });
+        let Ok(response) = RejectedAsResponseLayer::grpc().layer(refuses).oneshot(()).await;
+        assert_eq!(response.headers()["grpc-status"], "8");
     }
 }
