@@ -44,7 +44,10 @@ mod tonic;
 #[cfg(feature = "hyper")]
 pub use self::hyper::{Hyper, HyperFuture, hyper};
 #[cfg(feature = "reqwest")]
-pub use self::reqwest::{Reqwest, ReqwestFuture, reqwest};
+pub use self::reqwest::{
+    AsReqwest, AsReqwestFuture, AsReqwestLayer, KeptReqwest, Reqwest, ReqwestFuture, ReqwestReplay,
+    as_reqwest, reqwest,
+};
 #[cfg(feature = "tonic")]
 pub use self::tonic::{ChannelBody, ChannelError, Tonic, TonicFuture, grpc_status, tonic};
 pub use self::{

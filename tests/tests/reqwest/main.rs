@@ -3,4 +3,5 @@
 //! Nothing here asserts how long anything takes. What must come to pass is waited for.
 
 mod beneath;
+mod front;
 mod support;

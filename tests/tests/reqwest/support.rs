@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Once,
+        Arc, Mutex, Once,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use buttress::{
     http::{Authority, ByAuthority, HttpClass, HttpReplay},
 };
 use tokio::{
-    io::AsyncReadExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 
@@ -32,6 +32,9 @@ pub(crate) fn building() -> reqwest::ClientBuilder {
     TLS.call_once(|| rustls::crypto::ring::default_provider().install_default().unwrap());
     reqwest::Client::builder().no_proxy()
 }
+
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+const BUSY: &str = "HTTP/1.1 503 Busy\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbusy\r\n0\r\n\r\n";
 
 type Builder = StandardBuilder<HttpClass, HttpReplay, PerKey<Authority, ByAuthority>, NoFallback>;
 
@@ -95,6 +98,40 @@ where
         }
     });
     server
+}
+
+/// The whole requests that a server was asked.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+pub(crate) fn asked(asked: &Asked) -> Vec<String> {
+    asked.lock().unwrap().clone()
+}
+
+/// Refuses twice, then answers with that body.
+pub(crate) async fn third_time(body: &'static str) -> (Server, Asked) {
+    let asked = Asked::default();
+    let seen = asked.clone();
+    let server = serve(move |mut socket| {
+        let seen = seen.clone();
+        async move {
+            while let Some(request) = request(&mut socket).await {
+                let n = {
+                    let mut seen = seen.lock().unwrap();
+                    seen.push(request);
+                    seen.len()
+                };
+                let answer = if n < 3 { BUSY } else { &*answer(body) };
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    })
+    .await;
+    (server, asked)
+}
+
+/// A response with that body.
+pub(crate) fn answer(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
 /// One request as it came over the wire, with its body; `None` at the end of the connection.

@@ -1,5 +1,4 @@
 use std::{
-    error::Error,
     fmt::{self, Write as _},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -14,7 +13,7 @@ use pin_project_lite::pin_project;
 use reqwest::ResponseBuilderExt;
 use tower_service::Service;
 
-use super::body::for_reqwest;
+use super::{Unfit, body::for_reqwest};
 use crate::{Body, Hyper, HyperFuture, hyper};
 
 /// Makes reqwest's client fit for a stack: the innermost service of every HTTP client stack over reqwest.
@@ -82,14 +81,8 @@ pin_project! {
     #[project = StateProj]
     enum State<F> {
         Sent { #[pin] answer: F, uri: Uri },
-        Unfit { why: Option<reqwest::Error> },
+        Unfit { why: Option<Unfit> },
     }
-}
-
-/// What the answer to a request is that reqwest does not take.
-#[derive(Debug)]
-struct Unfit {
-    why: reqwest::Error,
 }
 
 // === impl Reqwest ===
@@ -161,7 +154,7 @@ where
         let uri = request.uri().clone();
         let state = match request.map(for_reqwest).try_into() {
             Ok(request) => State::Sent { answer: self.client.call(request), uri },
-            Err(why) => State::Unfit { why: Some(why) },
+            Err(why) => State::Unfit { why: Some(Unfit { why }) },
         };
         TranslatedFuture { state }
     }
@@ -205,7 +198,7 @@ where
             }
             StateProj::Unfit { why } => {
                 let why = why.take().expect("polled once more after it was ready");
-                Poll::Ready(Err(Unfit { why }.into()))
+                Poll::Ready(Err(why.into()))
             }
         }
     }
@@ -247,19 +240,5 @@ fn no_password(error: impl Into<BoxError>) -> BoxError {
             if is_bare { error } else { error.without_url().into() }
         }
         Err(error) => error,
-    }
-}
-
-// === impl Unfit ===
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("reqwest cannot send such a request")
-    }
-}
-
-impl Error for Unfit {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.why)
     }
 }
