@@ -17,7 +17,7 @@ use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
     Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Select, Shed, ShedLayer,
     ShedSettings, Standard, TimeoutLayer,
-    http::{ByAuthority, GrpcHeadLayer, hyper},
+    http::{ByAuthority, GrpcHeadLayer, GrpcReplay, hyper},
 };
 use bytes::Bytes;
 use http_body_util::Full;
@@ -122,7 +122,8 @@ impl Service<Request> for HttpEcho {
 fn a_grpc_call_costs_its_copy_and_nothing_else() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _in = runtime.enter();
-    let stack = Standard::grpc("orders").build().unwrap();
+    let replay = GrpcReplay::none().clone_bodies();
+    let stack = Standard::grpc("orders").replay(replay).build().unwrap();
     let mut service = stack.layer(GrpcHeadLayer::new().layer(hyper(HttpEcho)));
     let mut cx = Context::from_waker(Waker::noop());
     let mut call = |request: Request| {

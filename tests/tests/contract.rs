@@ -6,7 +6,7 @@ use buttress::{
     Backoff, Breaker, BreakerLayer, Budget, Bulkhead, BulkheadLayer, BulkheadSettings, Cause,
     DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
     TimeoutLayer,
-    http::{GrpcHeadLayer, hyper},
+    http::{GrpcHeadLayer, GrpcReplay, hyper},
 };
 use buttress_test::{Probe, Subject, contract};
 use bytes::Bytes;
@@ -105,7 +105,8 @@ fn the_whole_http_stack_keeps_the_contract() {
 fn the_whole_grpc_stack_keeps_the_contract() {
     type Request = http::Request<Full<Bytes>>;
     let make = || {
-        let stack = Standard::grpc("orders").build().unwrap();
+        let replay = GrpcReplay::none().clone_bodies();
+        let stack = Standard::grpc("orders").replay(replay).build().unwrap();
         let (bulkhead, breaker) = (stack.bulkhead().clone(), stack.breakers().clone());
         let layer = layer_fn(move |probe: Probe<Request, http::Response<Full<Bytes>>>| {
             stack.layer(GrpcHeadLayer::new().layer(hyper(probe)))

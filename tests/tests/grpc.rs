@@ -17,8 +17,8 @@ use buttress::{
     breaker::Admission,
     find,
     http::{
-        AtEnd, Body, Code, GrpcClass, GrpcHead, GrpcHeadLayer, GrpcReplay, Hyper, PeekedBody,
-        Refusal, RejectedAsResponseLayer, ReportBody, hyper,
+        AtEnd, Body, Code, GrpcClass, GrpcCloneReplay, GrpcHead, GrpcHeadLayer, GrpcReplay, Hyper,
+        PeekedBody, Refusal, RejectedAsResponseLayer, ReplayBody, ReportBody, hyper,
     },
 };
 use bytes::Bytes;
@@ -107,10 +107,10 @@ fn request(uri: impl AsRef<str>) -> Request<Full<Bytes>> {
     Request::post(uri.as_ref()).body(Full::from(MESSAGE)).unwrap()
 }
 
-fn retry() -> RetryLayer<GrpcClass, GrpcReplay> {
+fn retry() -> RetryLayer<GrpcClass, GrpcCloneReplay> {
     let budget = Budget::new(BudgetSettings::default().reserve(1000)).unwrap();
     let retry = RetryLayer::new(Backoff::exponential(ms(1), ms(2)), budget);
-    retry.classify(GrpcClass).replay(GrpcReplay::methods([GET]))
+    retry.classify(GrpcClass).replay(GrpcReplay::methods([GET]).clone_bodies())
 }
 
 /// One call through a retry and a breaker, read to its end. What the client sees of the status, and where.
@@ -236,7 +236,7 @@ async fn a_server_that_sends_a_head_and_no_more_is_ended_by_the_attempts_limit()
 }
 
 type H2 = Client<HttpConnector, Full<Bytes>>;
-type Orders = GrpcService<GrpcHead<Hyper<H2>>>;
+type Orders = GrpcService<GrpcHead<Hyper<H2>>, GrpcCloneReplay>;
 
 /// A client such as an application has one: it can be kept, cloned and sent.
 #[derive(Clone)]
@@ -246,9 +246,9 @@ struct Held {
 
 static_assertions::assert_impl_all!(Held: Clone, Send, Sync);
 
-fn stack() -> buttress::GrpcStandard {
+fn stack() -> buttress::GrpcStandard<GrpcCloneReplay> {
     Standard::grpc("orders")
-        .replay(GrpcReplay::methods([GET]))
+        .replay(GrpcReplay::methods([GET]).clone_bodies())
         .total(ms(60_000))
         .attempt(ms(10_000))
         .retry(RetrySettings::default().base(ms(1)).cap(ms(2)))
@@ -352,7 +352,8 @@ async fn a_fallback_can_answer_as_grpc_does() {
     let busy = |_: &Cause<Answered<hyper::body::Incoming>>| -> Answered<hyper::body::Incoming> {
         Refusal::grpc(Code::Unavailable, "busy").into_response()
     };
-    let stack = Standard::grpc("orders").fallback(busy).build().unwrap();
+    let replay = GrpcReplay::none().clone_bodies();
+    let stack = Standard::grpc("orders").replay(replay).fallback(busy).build().unwrap();
     stack.breakers().force_open();
     let response = stack.layer(orders()).oneshot(request("http://nobody/x.Y/Z")).await.unwrap();
     assert_eq!(response.headers()["grpc-message"], "busy");
@@ -371,7 +372,7 @@ async fn a_status_that_is_known_before_the_body_is_counted_though_a_fallback_dro
         let server = Server::new(&[shape]);
         let stack = Standard::grpc("orders").fallback(busy).build().unwrap();
         let answers = server.clone();
-        let callee = service_fn(move |_: Request<Full<Bytes>>| {
+        let callee = service_fn(move |_: Request<ReplayBody<Full<Bytes>>>| {
             std::future::ready(Ok::<_, BoxError>(answers.answer()))
         });
         let client = stack.layer(GrpcHeadLayer::new().layer(hyper(callee)));

@@ -60,8 +60,8 @@ pub use self::{
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
     grpc::{
-        ByCode, Code, CustomGrpcClass, GrpcClass, GrpcHead, GrpcHeadFuture, GrpcHeadLayer,
-        GrpcRecordReplay, GrpcReplay, PeekedBody, grpc_refusal,
+        ByCode, Code, CustomGrpcClass, GrpcClass, GrpcCloneReplay, GrpcHead, GrpcHeadFuture,
+        GrpcHeadLayer, GrpcReplay, PeekedBody, grpc_refusal,
     },
     hops::{
         ReceiveDeadline, ReceiveDeadlineFuture, ReceiveDeadlineLayer, SendDeadline,

@@ -38,7 +38,7 @@ struct Fallback;
 #[doc = include_str!("../../../docs/http.md")]
 struct Http;
 
-#[cfg(all(feature = "http", feature = "standard"))]
+#[cfg(all(feature = "standard", feature = "tonic"))]
 #[doc = include_str!("../../../docs/grpc.md")]
 struct Grpc;
 

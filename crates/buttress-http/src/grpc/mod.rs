@@ -21,7 +21,7 @@ pub use self::{
     head::{GrpcHead, GrpcHeadFuture, GrpcHeadLayer},
     peeked::PeekedBody,
     refusal::{ByCode, grpc_refusal},
-    replay::{GrpcRecordReplay, GrpcReplay},
+    replay::{GrpcCloneReplay, GrpcReplay},
 };
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

@@ -7,7 +7,10 @@ use http_body::Body;
 
 use crate::{Drain, Idempotent, KeptRecord, ReplayBody, record};
 
-/// Sends gRPC requests again, if their bodies can be cloned.
+/// As much of a body is kept as most unary calls send. A call that sends more is sent once.
+const CAP: usize = 64 * 1024;
+
+/// Sends gRPC requests again.
 ///
 /// Every gRPC call is a POST, so nothing in the protocol tells a query from a payment. A call may be carried
 /// out twice if one of these says so, the first that has a word in it:
@@ -18,31 +21,36 @@ use crate::{Drain, Idempotent, KeptRecord, ReplayBody, record};
 /// Every other request is kept all the same, to be sent again if it is certain that it was not sent before,
 /// as when no connection could be made. That is all that is repeated by [default](Self::none).
 ///
-/// For bodies that cannot be cloned there is [`record`](Self::record).
+/// Bodies of generated clients cannot be cloned, so each is recorded while it passes, up to 64 KiB or
+/// [another cap](Self::record): see [`RecordReplay`](crate::RecordReplay). A request whose body is longer is
+/// sent once. For bodies that can be cloned there is [`clone_bodies`](Self::clone_bodies).
 ///
 /// # Examples
 ///
 /// ```
 /// use buttress_core::{Kept, Replay};
 /// use buttress_http::GrpcReplay;
+/// use bytes::Bytes;
 /// use http::Request;
+/// use http_body_util::Empty;
 ///
 /// let replay = GrpcReplay::methods(["/shop.Orders/Get", "/shop.Orders/List"]);
-/// let safe = |path| replay.keep(Request::post(path).body("").unwrap()).1.unwrap().safe();
+/// let call = |path| Request::post(path).body(Empty::<Bytes>::new()).unwrap();
+/// let safe = |path| replay.keep(call(path)).1.unwrap().safe();
 /// assert!(safe("https://shop/shop.Orders/Get"));
 /// assert!(!safe("https://shop/shop.Orders/Place"));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct GrpcReplay {
     twice: Twice,
+    cap: usize,
 }
 
-/// Sends gRPC requests again whose bodies cannot be cloned: records each while it passes, as
-/// [`RecordReplay`](crate::RecordReplay) does. Made by [`GrpcReplay::record`].
-#[derive(Clone, Debug)]
-pub struct GrpcRecordReplay {
+/// Sends gRPC requests again whose bodies can be cloned, which costs less than to record them: those that are
+/// made by hand, as of `Full<Bytes>`. Made by [`GrpcReplay::clone_bodies`].
+#[derive(Clone, Debug, Default)]
+pub struct GrpcCloneReplay {
     replay: GrpcReplay,
-    cap: usize,
 }
 
 /// What may be carried out twice.
@@ -61,13 +69,13 @@ impl GrpcReplay {
     /// No method may be carried out twice: sent again is only what was never sent.
     #[must_use]
     pub const fn none() -> Self {
-        Self { twice: Twice::Nothing }
+        Self { twice: Twice::Nothing, cap: CAP }
     }
 
     /// Every method may: for services that only answer questions.
     #[must_use]
     pub const fn all() -> Self {
-        Self { twice: Twice::All }
+        Self { twice: Twice::All, cap: CAP }
     }
 
     /// These methods may, written as their paths are: `/package.Service/Method`.
@@ -93,14 +101,20 @@ impl GrpcReplay {
         methods: impl IntoIterator<Item = M>,
     ) -> Result<Self, InvalidSetting> {
         let methods = methods.into_iter().map(|method| valid(method.into()));
-        Ok(Self { twice: Twice::Methods(methods.collect::<Result<_, _>>()?) })
+        Ok(Self { twice: Twice::Methods(methods.collect::<Result<_, _>>()?), cap: CAP })
     }
 
-    /// The same, for bodies that cannot be cloned: each is recorded while it passes, up to `cap` bytes. See
-    /// [`RecordReplay`](crate::RecordReplay).
+    /// The same, with up to `cap` bytes recorded of each body. See [`RecordReplay`](crate::RecordReplay).
     #[must_use]
-    pub const fn record(self, cap: usize) -> GrpcRecordReplay {
-        GrpcRecordReplay { replay: self, cap }
+    pub const fn record(mut self, cap: usize) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// The same, for bodies that can be cloned: none is recorded.
+    #[must_use]
+    pub const fn clone_bodies(self) -> GrpcCloneReplay {
+        GrpcCloneReplay { replay: self }
     }
 
     fn safe(&self, uri: &Uri, extensions: &Extensions) -> bool {
@@ -127,18 +141,23 @@ fn valid(method: String) -> Result<Box<str>, InvalidSetting> {
     }
 }
 
-impl<B: Clone> Replay<Request<B>> for GrpcReplay {
-    type Sent = Request<B>;
-    type Kept = KeptClone<Request<B>>;
+impl Default for GrpcReplay {
+    fn default() -> Self {
+        Self::none()
+    }
+}
 
-    fn once(&self, request: Request<B>) -> Request<B> {
-        request
+impl<B: Body<Data = Bytes>> Replay<Request<B>> for GrpcReplay {
+    type Sent = Request<ReplayBody<B>>;
+    type Kept = KeptRecord<B>;
+
+    fn once(&self, request: Request<B>) -> Self::Sent {
+        record::once(request)
     }
 
-    fn keep(&self, request: Request<B>) -> (Request<B>, Option<KeptClone<Request<B>>>) {
+    fn keep(&self, request: Request<B>) -> (Self::Sent, Option<KeptRecord<B>>) {
         let safe = self.safe(request.uri(), request.extensions());
-        let kept = KeptClone::new(request.clone(), safe);
-        (request, Some(kept))
+        record::keep(request, safe, self.cap)
     }
 }
 
@@ -150,23 +169,24 @@ impl<B: Body> Discard<Response<B>> for GrpcReplay {
     }
 }
 
-// === impl GrpcRecordReplay ===
+// === impl GrpcCloneReplay ===
 
-impl<B: Body<Data = Bytes>> Replay<Request<B>> for GrpcRecordReplay {
-    type Sent = Request<ReplayBody<B>>;
-    type Kept = KeptRecord<B>;
+impl<B: Clone> Replay<Request<B>> for GrpcCloneReplay {
+    type Sent = Request<B>;
+    type Kept = KeptClone<Request<B>>;
 
-    fn once(&self, request: Request<B>) -> Self::Sent {
-        record::once(request)
+    fn once(&self, request: Request<B>) -> Request<B> {
+        request
     }
 
-    fn keep(&self, request: Request<B>) -> (Self::Sent, Option<KeptRecord<B>>) {
+    fn keep(&self, request: Request<B>) -> (Request<B>, Option<KeptClone<Request<B>>>) {
         let safe = self.replay.safe(request.uri(), request.extensions());
-        record::keep(request, safe, self.cap)
+        let kept = KeptClone::new(request.clone(), safe);
+        (request, Some(kept))
     }
 }
 
-impl<B: Body> Discard<Response<B>> for GrpcRecordReplay {
+impl<B: Body> Discard<Response<B>> for GrpcCloneReplay {
     type Discarding = Drain<B>;
 
     fn discard(&self, response: Response<B>) -> Drain<B> {
@@ -198,7 +218,7 @@ mod tests {
         let safe = kept.expect("everything is kept").safe();
         let mut request = Request::post(uri).body(body()).unwrap();
         *request.extensions_mut() = recorded.unwrap();
-        let (_, kept) = replay.clone().record(1024).keep(request);
+        let (_, kept) = replay.clone().clone_bodies().keep(request);
         assert_eq!(kept.expect("it is short").safe(), safe, "recorded or cloned");
         safe
     }

@@ -185,30 +185,33 @@ impl Standard {
     /// The retry decides at the head, the breaker when the body has ended. So that the retry sees a status
     /// that comes right after the head, the client stands in [`GrpcHead`](crate::http::GrpcHead). What is
     /// repeated are calls that were never sent: name the methods that may be carried out twice by
-    /// [`replay`](StandardBuilder::replay)`(`[`GrpcReplay::methods`]`([..]))`.
+    /// [`replay`](StandardBuilder::replay)`(`[`GrpcReplay::methods`]`([..]))`. Bodies are recorded while they
+    /// pass, up to 64 KiB, as those of generated clients cannot be cloned.
     ///
-    /// ```
+    #[cfg_attr(feature = "tonic", doc = "```")]
+    #[cfg_attr(not(feature = "tonic"), doc = "```ignore")]
     /// use buttress::{
     ///     GrpcService, InvalidSetting, Standard,
-    ///     http::{GrpcHead, GrpcHeadLayer, GrpcReplay, Hyper, hyper},
+    ///     http::{GrpcHead, GrpcHeadLayer, GrpcReplay, SendDeadline, SendDeadlineLayer, Tonic, tonic},
     /// };
-    /// use bytes::Bytes;
-    /// use http_body_util::Full;
-    /// use hyper_util::{
-    ///     client::legacy::{Client, connect::HttpConnector},
-    ///     rt::TokioExecutor,
-    /// };
-    /// use tower::Layer;
+    /// use tonic::transport::Channel;
+    /// use tower::ServiceBuilder;
     ///
-    /// type Orders = GrpcService<GrpcHead<Hyper<Client<HttpConnector, Full<Bytes>>>>>;
+    /// /// What a generated client is made of: `OrdersClient::new(orders(channel)?)`.
+    /// type Orders = GrpcService<GrpcHead<SendDeadline<Tonic<Channel>>>>;
     ///
-    /// fn orders() -> Result<Orders, InvalidSetting> {
-    ///     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    /// fn orders(channel: Channel) -> Result<Orders, InvalidSetting> {
     ///     let replay = GrpcReplay::methods(["/shop.Orders/Get", "/shop.Orders/List"]);
-    ///     let stack = Standard::grpc("orders").replay(replay).build()?;
-    ///     Ok(stack.layer(GrpcHeadLayer::new().layer(hyper(client))))
+    ///     Ok(ServiceBuilder::new()
+    ///         .layer(Standard::grpc("orders").replay(replay).build()?)
+    ///         .layer(GrpcHeadLayer::new())
+    ///         .layer(SendDeadlineLayer::grpc())
+    ///         .service(tonic(channel)))
     /// }
-    /// # orders().unwrap();
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # orders(Channel::from_static("http://orders:50051").connect_lazy()).unwrap();
+    /// # }
     /// ```
     ///
     /// A call lasts until its body has ended. So a stream that is well, but runs for more than
