@@ -6,8 +6,9 @@ use std::{
 use buttress_core::BoxError;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 
-use super::error;
+use super::failed;
 
 pin_project! {
     /// The body of a channel's answer: the same frames, and errors that tell gRPC the right thing, as
@@ -16,12 +17,14 @@ pin_project! {
     pub struct ChannelBody<B> {
         #[pin]
         body: B,
+        // When the call was made.
+        since: Instant,
     }
 }
 
 impl<B> ChannelBody<B> {
-    pub(super) const fn new(body: B) -> Self {
-        Self { body }
+    pub(super) const fn new(body: B, since: Instant) -> Self {
+        Self { body, since }
     }
 }
 
@@ -37,8 +40,8 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
-        let frame = self.project().body.poll_frame(cx);
-        frame.map_err(|error| error::of_channel(error.into()))
+        let this = self.project();
+        this.body.poll_frame(cx).map_err(|error| failed(error.into(), *this.since))
     }
 
     fn is_end_stream(&self) -> bool {

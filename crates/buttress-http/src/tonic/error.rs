@@ -91,7 +91,8 @@ fn of_http2(error: &h2::Error) -> Code {
 /// The link and what lies beneath it, in words.
 fn told(link: &(dyn Error + 'static)) -> String {
     let mut told = link.to_string();
-    for beneath in chain(link).skip(1) {
+    // A status beneath an error of ours says the same again.
+    for beneath in chain(link).skip(1).take_while(|link| !link.is::<Status>()) {
         let text = beneath.to_string();
         // Many errors tell of their source themselves.
         if !told.ends_with(&text) {
@@ -108,6 +109,11 @@ impl ChannelError {
     #[must_use]
     pub const fn status(&self) -> &Status {
         &self.status
+    }
+
+    /// Whether it may be that its time was up.
+    pub(super) fn is_cut_short(&self) -> bool {
+        matches!(self.status.code(), Code::Cancelled | Code::DeadlineExceeded)
     }
 }
 

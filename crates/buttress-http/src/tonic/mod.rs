@@ -11,14 +11,15 @@ use std::{
 };
 
 use ::tonic::body::Body as TonicBody;
-use buttress_core::{BoxError, InvalidSetting};
+use buttress_core::{BoxError, Deadline, Elapsed, InvalidSetting, Limit, edge};
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 use tower_service::Service;
 
 pub use self::{body::ChannelBody, error::ChannelError, status::grpc_status};
-use crate::{Body, Hyper, HyperFuture, hyper};
+use crate::{Body, Code, Hyper, HyperFuture, hyper};
 
 /// Makes tonic's channel fit for a stack: the innermost service of every stack under a generated client.
 ///
@@ -50,9 +51,15 @@ pub const fn tonic<S>(channel: S) -> Tonic<S> {
 ///
 /// The body of a request is put in a box, one allocation a call; none if it is empty or tonic's already.
 ///
+/// # Errors
+///
 /// What one of our own layers beneath the channel says comes out as it is: a
-/// [`Rejected`](buttress_core::Rejected), an [`Elapsed`](buttress_core::Elapsed). So does an error that does
-/// not come of a channel. All else is a [`ChannelError`].
+/// [`Rejected`](buttress_core::Rejected), an [`Elapsed`]. So does an error that does not come of a channel.
+/// All else is a [`ChannelError`].
+///
+/// The channel keeps the limit that `grpc-timeout` names, and so does the server, whose word for it is
+/// CANCELLED. If one of them is quicker than the layer that set the limit, by less than a timer can tell, the
+/// call fails with the [`Elapsed`] that it was about to fail with.
 #[derive(Clone, Debug)]
 pub struct Tonic<S> {
     client: Hyper<S>,
@@ -65,6 +72,7 @@ pin_project! {
     pub struct TonicFuture<F> {
         #[pin]
         answer: HyperFuture<F>,
+        since: Instant,
     }
 }
 
@@ -110,7 +118,8 @@ where
     }
 
     fn call(&mut self, request: Request<ReqB>) -> Self::Future {
-        TonicFuture { answer: self.client.call(request.map(TonicBody::new)) }
+        let since = edge::now();
+        TonicFuture { answer: self.client.call(request.map(TonicBody::new)), since }
     }
 }
 
@@ -124,9 +133,116 @@ where
     type Output = Result<Response<Body<ChannelBody<B>>>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(self.project().answer.poll(cx)) {
-            Ok(response) => Ok(response.map(|body| body.map(ChannelBody::new))),
-            Err(error) => Err(error::of_channel(error)),
+        let this = self.project();
+        let since = *this.since;
+        Poll::Ready(match ready!(this.answer.poll(cx)) {
+            Ok(response) => match is_cancelled(&response).then(|| late(since)).flatten() {
+                Some(elapsed) => Err(elapsed.into()),
+                None => Ok(response.map(|body| body.map(|body| ChannelBody::new(body, since)))),
+            },
+            Err(error) => Err(failed(error, since)),
         })
+    }
+}
+
+/// So a server says that the time which it was told of is up.
+fn is_cancelled<B>(response: &Response<B>) -> bool {
+    Code::from_headers(response.headers()) == Some(Code::Cancelled)
+}
+
+/// What to make of a channel's error, or of its body's, in a call that was made at `since`.
+fn failed(error: BoxError, since: Instant) -> BoxError {
+    let error = error::of_channel(error);
+    if error.downcast_ref().is_some_and(ChannelError::is_cut_short)
+        && let Some(elapsed) = late(since)
+    {
+        return elapsed.into();
+    }
+    error
+}
+
+/// The limit that has passed, of those that are known where the call is polled.
+fn late(since: Instant) -> Option<Elapsed> {
+    let (attempt, total) = (Deadline::of_attempt(), Deadline::current());
+    let earlier = Deadline::earlier(attempt, total)?;
+    let which = if Some(earlier) == total { Limit::Total } else { Limit::Attempt };
+    earlier.has_passed(edge::now()).then(|| Elapsed::new(which, earlier.limit_from(since)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, future::ready, io};
+
+    use ::tonic::{Status, TimeoutExpired};
+    use buttress_core::Context as Ambient;
+    use http_body_util::{BodyExt, Empty, Full};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::testing::{millis, secs};
+
+    type Answer = Result<Response<Full<Bytes>>, BoxError>;
+
+    fn cancelled() -> Answer {
+        Ok(Response::builder().header("grpc-status", "1").body(Full::default())?)
+    }
+
+    /// What a call makes of `answer`, which comes after `wait`.
+    async fn called(
+        within: Ambient,
+        wait: Duration,
+        answer: fn() -> Answer,
+    ) -> Result<(), BoxError> {
+        let channel = service_fn(move |_: Request<TonicBody>| async move {
+            tokio::time::sleep(wait).await;
+            answer()
+        });
+        let request = Request::new(Empty::<Bytes>::new());
+        within.scope(tonic(channel).oneshot(request)).await.map(drop)
+    }
+
+    // GRP-07
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_cut_short_as_its_limit_passes_fails_of_that_limit() {
+        let total = || Ambient::default().with_deadline(Deadline::after(secs(2)));
+        let attempt = || total().with_attempt_deadline(Deadline::after(secs(1)));
+        let expired: fn() -> Answer = || Err(TimeoutExpired(()).into());
+        for answer in [expired, cancelled] {
+            let error = called(attempt(), secs(1), answer).await.unwrap_err();
+            assert_eq!(error.downcast_ref(), Some(&Elapsed::new(Limit::Attempt, secs(1))));
+            let error = called(total(), secs(2), answer).await.unwrap_err();
+            assert_eq!(error.downcast_ref(), Some(&Elapsed::new(Limit::Total, secs(2))));
+        }
+        // Somebody else's limit, or none of these: it stands as it was said.
+        for within in [attempt(), Ambient::default()] {
+            let error = called(within, millis(999), expired).await.unwrap_err();
+            assert_eq!(Status::from_error(error).code(), ::tonic::Code::DeadlineExceeded);
+            called(within, Duration::ZERO, cancelled).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_in_spite_of_the_limit_is_taken() {
+        let total = Ambient::default().with_deadline(Deadline::after(secs(2)));
+        called(total, secs(2), || Ok(Response::default())).await.unwrap();
+        let error = called(total, secs(2), || Err(io::Error::other("x").into())).await.unwrap_err();
+        assert!(error.downcast_ref::<ChannelError>().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_body_of_any_type_goes_through_as_it_is() {
+        let echo = service_fn(|request: Request<TonicBody>| {
+            ready(Ok::<_, Infallible>(Response::new(request.into_body())))
+        });
+        let body = Full::<Bytes>::from("tea").with_trailers(ready(Some(Ok([(
+            http::HeaderName::from_static("x-end"),
+            "1".parse().unwrap(),
+        )]
+        .into_iter()
+        .collect()))));
+        let answer = tonic(echo).oneshot(Request::new(body)).await.unwrap();
+        let answer = answer.into_body().collect().await.unwrap();
+        assert_eq!(answer.trailers().unwrap()["x-end"], "1");
+        assert_eq!(answer.to_bytes(), "tea");
     }
 }
