@@ -3,5 +3,7 @@
 //! Nothing here asserts how long anything takes. What must come to pass is waited for.
 
 mod beneath;
+mod costs;
+mod fits;
 mod front;
 mod support;

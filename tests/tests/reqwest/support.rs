@@ -100,6 +100,14 @@ where
     server
 }
 
+/// A server that reads, and never says a word.
+pub(crate) async fn silent() -> Server {
+    serve(async |mut socket| {
+        let _ = socket.read_to_end(&mut Vec::new()).await;
+    })
+    .await
+}
+
 /// The whole requests that a server was asked.
 type Asked = Arc<Mutex<Vec<String>>>;
 
