@@ -34,6 +34,12 @@ impl Cmd {
         Self::new("cargo", args)
     }
 
+    /// Adds one argument, which may hold spaces.
+    pub(crate) fn arg(mut self, arg: impl fmt::Display) -> Self {
+        self.args.push(arg.to_string());
+        self
+    }
+
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.env.push((name, value.into()));
         self

@@ -3,6 +3,7 @@
 //! What a person must see green before a change goes in is one command, `cargo xtask test`, and the same
 //! command on every machine. It is Rust, so that it needs nothing that the project does not need anyway.
 
+mod bench;
 mod cases;
 mod command;
 mod features;
@@ -40,6 +41,13 @@ enum Task {
         #[arg(long)]
         list: bool,
     },
+
+    /// Count what our calls cost
+    Bench {
+        /// Make it the record that `cargo xtask test speed` holds them to
+        #[arg(long, required = true)]
+        record: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -54,6 +62,7 @@ fn main() -> ExitCode {
         }
         Task::Test { steps, .. } if steps.is_empty() => test(Step::ALL),
         Task::Test { steps, .. } => test(&steps),
+        Task::Bench { .. } => bench::record(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,6 +15,7 @@ use crate::{files, steps::Outcome, workspace::Workspace};
 /// Every member of the workspace and the rules that it obeys.
 const MEMBERS: &[(&str, Role)] = &[
     ("buttress", FACADE),
+    ("buttress-benches", INSIDE),
     ("buttress-breaker", PATTERN),
     ("buttress-bulkhead", PATTERN),
     ("buttress-core", CORE),
@@ -115,6 +116,8 @@ const COMMANDS: Role = Role {
     may: Some(&[
         always("cargo_metadata", "what cargo knows of the workspace"),
         always("clap", "arguments"),
+        always("serde", "the record of what calls cost; cargo_metadata builds it already"),
+        always("serde_json", "the same; cargo_metadata builds it already"),
     ]),
 };
 

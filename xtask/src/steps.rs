@@ -7,7 +7,7 @@ use std::{fmt, time::Duration};
 
 use clap::ValueEnum;
 
-use crate::{command::Cmd, features, loom, rules, workspace::Workspace};
+use crate::{bench, command::Cmd, features, loom, rules, workspace::Workspace};
 
 /// How a step ended: a few words for the summary, or why it failed.
 pub(crate) type Outcome = Result<String, String>;
@@ -31,6 +31,8 @@ pub(crate) enum Step {
     Loom,
     /// The example programs help and refuse bad arguments, and the examples show what they are for
     Examples,
+    /// No call of ours costs more than it did
+    Speed,
 }
 
 impl Step {
@@ -43,6 +45,7 @@ impl Step {
         Self::Features,
         Self::Loom,
         Self::Examples,
+        Self::Speed,
     ];
 
     pub(crate) fn run(self, workspace: &Workspace) -> Outcome {
@@ -60,6 +63,7 @@ impl Step {
             Self::Features => features::step(workspace),
             Self::Loom => loom::step(workspace),
             Self::Examples => examples(workspace),
+            Self::Speed => bench::step(workspace),
         }
     }
 

@@ -1,0 +1,82 @@
+//! The services inside: trivial, so that what is measured is what stands around them.
+
+use std::{
+    error::Error,
+    fmt,
+    future::{Future, Ready, pending, ready},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tower_service::Service;
+
+/// Answers at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers;
+
+/// Answers in its second poll, as whatever asks a network does in a later one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits;
+
+/// Fails at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fails;
+
+/// Never answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hangs;
+
+/// What [`Fails`] says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure;
+
+/// Wakes its task, and is ready in the poll after that.
+#[derive(Debug)]
+pub(crate) struct Second {
+    answer: u64,
+    polled: bool,
+}
+
+macro_rules! service {
+    ($service:ty, $future:ty, $call:expr) => {
+        impl Service<u64> for $service {
+            type Response = u64;
+            type Error = Failure;
+            type Future = $future;
+
+            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, request: u64) -> $future {
+                $call(request)
+            }
+        }
+    };
+}
+
+service!(Answers, Ready<Result<u64, Failure>>, |n| ready(Ok(n)));
+service!(Waits, Second, |answer| Second { answer, polled: false });
+service!(Fails, Ready<Result<u64, Failure>>, |_| ready(Err(Failure)));
+service!(Hangs, std::future::Pending<Result<u64, Failure>>, |_| pending());
+
+impl Future for Second {
+    type Output = Result<u64, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.polled {
+            return Poll::Ready(Ok(self.answer));
+        }
+        self.polled = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the service failed")
+    }
+}
+
+impl Error for Failure {}

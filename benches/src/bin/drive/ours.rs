@@ -1,0 +1,97 @@
+//! Our layers, alone and stacked.
+
+use std::time::Duration;
+
+use buttress::{
+    Backoff, Breaker, BreakerLayer, BreakerSettings, Budget, Bulkhead, BulkheadLayer,
+    BulkheadSettings, Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Shed, ShedLayer,
+    ShedSettings, Standard, TimeoutLayer, Window,
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    inner::{Answers, Fails, Failure, Hangs, Waits},
+    path,
+    subject::{
+        End::{Answer, Refusal},
+        Subject, full, open,
+    },
+};
+
+const ATTEMPT: Duration = Duration::from_secs(10);
+const TOTAL: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Of the service inside.
+const NOBODY: (&str, &str) = ("", "");
+
+pub(crate) fn subjects() -> Vec<Subject> {
+    let ours = |form| ("buttress", form);
+    let timeout = TimeoutLayer::new(ATTEMPT);
+    let deadline = DeadlineLayer::new(TOTAL);
+    let retry = RetryLayer::new(Backoff::default(), Budget::default());
+    let fallback = FallbackLayer::respond_with(|_: &Cause<u64>| 0);
+
+    let by_calls = BreakerSettings::default().window(Window::calls(100));
+    let by_time = BreakerSettings::default();
+    let slow = BreakerSettings::default().slow_call(ATTEMPT / 2);
+    let opens = by_calls.clone().open(HOUR).open_max(HOUR);
+
+    vec![
+        Subject::new(path::BARE, NOBODY, Answer, Answers),
+        Subject::new(path::BARE_WAITS, NOBODY, Answer, Waits),
+        Subject::new(path::TIMEOUT, ours("attempt"), Answer, timeout.layer(Answers)),
+        Subject::new(path::TIMEOUT, ours("deadline"), Answer, deadline.layer(Answers)),
+        Subject::new(path::TIMEOUT_WAITS, ours("attempt"), Answer, timeout.layer(Waits)),
+        Subject::new(path::TIMEOUT_WAITS, ours("deadline"), Answer, deadline.layer(Waits)),
+        Subject::new(path::RETRY, ours(""), Answer, retry.layer(Answers)),
+        Subject::new(
+            path::BREAKER,
+            ours("last 100 calls"),
+            Answer,
+            breaker(by_calls).layer(Answers),
+        ),
+        Subject::new(path::BREAKER, ours("last 10 s"), Answer, breaker(by_time).layer(Answers)),
+        Subject::new(
+            path::BREAKER,
+            ours("last 10 s, slow calls"),
+            Answer,
+            breaker(slow).layer(Answers),
+        ),
+        Subject::new(path::OPEN, ours(""), Refusal, open(breaker(opens).layer(Fails))),
+        Subject::new(path::BULKHEAD, ours(""), Answer, bulkhead(1000).layer(Answers)),
+        Subject::new(path::FULL, ours(""), Refusal, full(bulkhead(1).layer(Hangs))),
+        Subject::new(path::SHED, ours(""), Answer, shed(1000).layer(Answers)),
+        Subject::new(path::SHEDDING, ours(""), Refusal, full(shed(1).layer(Hangs))),
+        Subject::new(path::FALLBACK, ours(""), Answer, fallback.layer(Answers)),
+        Subject::new(path::STACK, ours(""), Answer, stack(Answers)),
+        Subject::new(path::STACK_WAITS, ours(""), Answer, stack(Waits)),
+    ]
+}
+
+fn breaker(settings: BreakerSettings) -> BreakerLayer<Breaker> {
+    BreakerLayer::new(Breaker::new(settings).expect("the settings are sound"))
+}
+
+fn bulkhead(limit: usize) -> BulkheadLayer {
+    BulkheadLayer::new(Bulkhead::new(BulkheadSettings::new(limit)).expect("there is room"))
+}
+
+fn shed(limit: usize) -> ShedLayer {
+    let limit = FixedLimit::new(limit).expect("there is room");
+    // Nobody waits: what finds no place is refused.
+    let settings = ShedSettings::default().max_queue(0);
+    ShedLayer::new(Shed::new(limit, settings).expect("the settings are sound"))
+}
+
+/// All six, at the defaults of `Standard`, and a fallback.
+pub(crate) fn stack<S>(
+    inner: S,
+) -> impl Service<u64, Response = u64, Future: Send> + Clone + Send + 'static
+where
+    S: Service<u64, Response = u64, Error = Failure, Future: Send> + Clone + Send + 'static,
+{
+    let stack = Standard::generic().fallback(|_: &Cause<u64>| 0).build();
+    stack.expect("the defaults are sound").layer(inner)
+}

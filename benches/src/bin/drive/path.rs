@@ -1,0 +1,16 @@
+//! What the subjects do. Those that do the same stand in one group of the table.
+
+pub(crate) const BARE: &str = "bare service";
+pub(crate) const BARE_WAITS: &str = "bare service, pending once";
+pub(crate) const TIMEOUT: &str = "timeout";
+pub(crate) const TIMEOUT_WAITS: &str = "timeout, pending once";
+pub(crate) const RETRY: &str = "retry, first attempt succeeds";
+pub(crate) const BREAKER: &str = "breaker, closed";
+pub(crate) const OPEN: &str = "breaker, open: refused";
+pub(crate) const BULKHEAD: &str = "bulkhead";
+pub(crate) const FULL: &str = "bulkhead, full: refused";
+pub(crate) const SHED: &str = "shed";
+pub(crate) const SHEDDING: &str = "shed, full: refused";
+pub(crate) const FALLBACK: &str = "fallback, not needed";
+pub(crate) const STACK: &str = "stack";
+pub(crate) const STACK_WAITS: &str = "stack, pending once";
