@@ -38,6 +38,10 @@ struct Fallback;
 #[doc = include_str!("../../../docs/http.md")]
 struct Http;
 
+#[cfg(all(feature = "reqwest", feature = "standard"))]
+#[doc = include_str!("../../../docs/clients.md")]
+struct Clients;
+
 #[cfg(all(feature = "standard", feature = "tonic"))]
 #[doc = include_str!("../../../docs/grpc.md")]
 struct Grpc;
