@@ -3,6 +3,7 @@
 //! Nothing here asserts how long anything takes. What must come to pass is waited for.
 
 mod client;
+mod codes;
 mod server;
 mod shop;
 mod types;
