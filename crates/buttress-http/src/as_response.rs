@@ -8,7 +8,7 @@ use std::{
 
 use buttress_core::BoxError;
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -60,7 +60,7 @@ pub struct ByReason;
 /// more. Refusals are `tracing` events at `debug`, all else at `warn`.
 ///
 /// The body of the response has to be one that can be made from bytes, as axum's and [`Body`](crate::Body)
-/// are. For gRPC, one that can be empty will do, as tonic's can.
+/// are. For gRPC, one that can be empty will do, as tonic's can. To a `HEAD` it says nothing but the head.
 ///
 /// # Readiness
 ///
@@ -105,15 +105,18 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct RejectedAsResponseFuture<F, T = ByReason> {
         #[pin]
-        state: State<F, T>,
+        state: State<F>,
+        table: T,
+        // hyper's server of HTTP/2 sends the body of an answer to HEAD, and its client takes that for a fault.
+        is_head: bool,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, T> {
-        Called { #[pin] answer: F, table: T },
-        Dead { refusal: Refusal, table: T },
+    enum State<F> {
+        Called { #[pin] answer: F },
+        Dead { refusal: Refusal },
     }
 }
 
@@ -243,9 +246,9 @@ impl<T> fmt::Debug for RejectedAsResponseLayer<T> {
 
 // === impl RejectedAsResponse ===
 
-impl<S, T, Req, B> Service<Req> for RejectedAsResponse<S, T>
+impl<S, T, ReqB, B> Service<Request<ReqB>> for RejectedAsResponse<S, T>
 where
-    S: Service<Req, Response = Response<B>>,
+    S: Service<Request<ReqB>, Response = Response<B>>,
     S::Error: Into<BoxError>,
     T: Table<B> + Clone,
 {
@@ -262,13 +265,13 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
-        let table = self.table.clone();
+    fn call(&mut self, request: Request<ReqB>) -> Self::Future {
+        let is_head = request.method() == Method::HEAD;
         let state = match self.dead {
-            Some(refusal) => State::Dead { refusal, table },
-            None => State::Called { answer: self.inner.call(request), table },
+            Some(refusal) => State::Dead { refusal },
+            None => State::Called { answer: self.inner.call(request) },
         };
-        RejectedAsResponseFuture { state }
+        RejectedAsResponseFuture { state, table: self.table.clone(), is_head }
     }
 }
 
@@ -299,13 +302,16 @@ where
     type Output = Result<Response<B>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(Ok(match self.project().state.project() {
-            StateProj::Called { answer: inner, table } => match ready!(inner.poll(cx)) {
-                Ok(response) => response,
-                Err(error) => table.response(answer(table, &error.into())),
+        let this = self.project();
+        let refusal = match this.state.project() {
+            StateProj::Called { answer: inner } => match ready!(inner.poll(cx)) {
+                Ok(response) => return Poll::Ready(Ok(response)),
+                Err(error) => answer(this.table, &error.into()),
             },
-            StateProj::Dead { refusal, table } => table.response(*refusal),
-        }))
+            StateProj::Dead { refusal } => *refusal,
+        };
+        let refusal = if *this.is_head { refusal.without_body() } else { refusal };
+        Poll::Ready(Ok(this.table.response(refusal)))
     }
 }
 
@@ -317,7 +323,7 @@ impl<F, T> fmt::Debug for RejectedAsResponseFuture<F, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, io, rc::Rc};
+    use std::{cell::Cell, io, rc::Rc, time::Duration};
 
     use buttress_core::{Reason, Rejected};
     use futures_util::FutureExt;
@@ -336,7 +342,7 @@ mod tests {
         calls: Rc<Cell<u32>>,
     }
 
-    impl Service<()> for Inner {
+    impl Service<Request<()>> for Inner {
         type Response = Response<Bytes>;
         type Error = BoxError;
         type Future = std::future::Ready<Answer>;
@@ -346,7 +352,7 @@ mod tests {
             Poll::Ready(self.unready.as_ref().map_or(Ok(()), |error| Err(error())))
         }
 
-        fn call(&mut self, (): ()) -> Self::Future {
+        fn call(&mut self, _: Request<()>) -> Self::Future {
             self.calls.set(self.calls.get() + 1);
             std::future::ready(self.answer.as_ref().expect("it answers")())
         }
@@ -362,11 +368,12 @@ mod tests {
 
     fn call<S>(service: &mut S) -> Response<Bytes>
     where
-        S: Service<(), Response = Response<Bytes>, Error = Infallible>,
+        S: Service<Request<()>, Response = Response<Bytes>, Error = Infallible>,
     {
         let ready = service.ready().now_or_never().expect("it is ready");
         let Ok(service) = ready;
-        let Ok(response) = service.call(()).now_or_never().expect("it answers at once");
+        let Ok(response) =
+            service.call(Request::new(())).now_or_never().expect("it answers at once");
         response
     }
 
@@ -387,6 +394,18 @@ mod tests {
             assert_eq!(call(&mut service).status(), 503);
         }
         assert_eq!(service.inner.calls.get(), 100);
+    }
+
+    #[test]
+    fn an_answer_to_head_has_no_body() {
+        let rejected = || Rejected::new(Reason::Overloaded, "shed").retry_in(Duration::MAX).into();
+        let layer = RejectedAsResponseLayer::new();
+        for inner in [answers(move || Err(rejected())), never_ready(rejected)] {
+            let head = Request::head("/").body(()).unwrap();
+            let Ok(response) = layer.layer(inner).oneshot(head).now_or_never().unwrap();
+            assert_eq!((response.status().as_u16(), &response.body()[..]), (503, &b""[..]));
+            assert!(response.headers().contains_key("retry-after"));
+        }
     }
 
     #[test]

@@ -149,6 +149,14 @@ impl Refusal {
         self.head().map(|()| Bytes::from_static(text.as_bytes()).into())
     }
 
+    /// The same with nothing in its body, for who asked for the head alone.
+    pub(crate) const fn without_body(mut self) -> Self {
+        if self.code.is_none() {
+            self.text = "";
+        }
+        self
+    }
+
     /// The response but for its text.
     pub(crate) fn head(self) -> Response<()> {
         if let Some(code) = self.code {

@@ -132,6 +132,7 @@ mod tests {
 
     use buttress_core::{Both, BoxError, Class, Classify, Elapsed, Limit};
     use bytes::Bytes;
+    use http::Request;
     use http_body::Body as _;
     use http_body_util::Full;
     use tower::{Layer, ServiceExt, service_fn};
@@ -248,13 +249,16 @@ mod tests {
     // GRP-07
     #[tokio::test]
     async fn an_error_that_is_not_ours_is_unknown_and_says_nothing_to_strangers() {
-        let fails =
-            service_fn(|error: fn() -> BoxError| std::future::ready(Err::<Answer, _>(error())));
+        let fails = service_fn(|request: Request<fn() -> BoxError>| {
+            std::future::ready(Err::<Answer, _>(request.body()()))
+        });
+        let fail = |error: fn() -> BoxError| Request::new(error);
         let service = RejectedAsResponseLayer::grpc().layer(fails);
-        let Ok(response) = service.clone().oneshot(|| "no such table at 10.0.0.7".into()).await;
+        let Ok(response) =
+            service.clone().oneshot(fail(|| "no such table at 10.0.0.7".into())).await;
         assert_eq!((response.status().as_u16(), field(&response, "grpc-status")), (200, Some("2")));
         assert_eq!(field(&response, "grpc-message"), None);
-        let Ok(response) = service.oneshot(|| rejected(Reason::Draining).into()).await;
+        let Ok(response) = service.oneshot(fail(|| rejected(Reason::Draining).into())).await;
         assert_eq!(field(&response, "grpc-status"), Some("14"));
     }
 
@@ -276,11 +280,12 @@ mod tests {
     async fn a_body_that_can_be_empty_will_do_for_grpc() {
         #[derive(Default)]
         struct OfTonic;
-        let refuses = service_fn(|_: ()| async {
+        let refuses = service_fn(|_: Request<()>| async {
             let rejected = Rejected::new(Reason::Overloaded, "shed");
             Err::<Response<OfTonic>, _>(BoxError::from(rejected))
         });
-        let Ok(response) = RejectedAsResponseLayer::grpc().layer(refuses).oneshot(()).await;
+        let Ok(response) =
+            RejectedAsResponseLayer::grpc().layer(refuses).oneshot(Request::new(())).await;
         assert_eq!(response.headers()["grpc-status"], "8");
     }
 }
