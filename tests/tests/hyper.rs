@@ -1,5 +1,4 @@
-//! The standard stack around hyper-util's client, and its refusals on hyper's and axum's servers: real
-//! sockets on loopback, real errors.
+//! The standard stack around hyper-util's client: real sockets on loopback, real errors.
 //!
 //! Nothing here asserts how long anything takes. What must come to pass is waited for.
 
@@ -16,12 +15,10 @@ use std::{
 };
 
 use buttress::{
-    BoxError, BudgetSettings, Bulkhead, BulkheadLayer, BulkheadSettings, Elapsed, HttpService,
-    HttpStandard, Limit, RetrySettings, Standard, find,
-    http::{HttpReplay, RejectedAsResponseLayer, ReplayBody, hyper},
+    BudgetSettings, Elapsed, HttpService, HttpStandard, Limit, RetrySettings, Standard, find,
+    http::{HttpReplay, ReplayBody, hyper},
 };
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode, header::HeaderName};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full};
@@ -32,9 +29,8 @@ use hyper_util::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Notify,
 };
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt};
 
 type Hyper = Client<HttpConnector, Full<Bytes>>;
 
@@ -320,104 +316,5 @@ async fn a_call_that_timed_out_lets_go_of_its_upload() {
         // The client goes on, and so do its connections' tasks.
         until("every upload is let go of", || alive.load(SeqCst) == 0).await;
         drop(client);
-    }
-}
-
-/// Waits for a bell before it answers, and tells how many wait at most.
-#[derive(Clone, Default)]
-struct Handler {
-    bell: Arc<Notify>,
-    inside: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
-}
-
-impl Handler {
-    async fn handle(self) -> &'static str {
-        let inside = self.inside.fetch_add(1, SeqCst) + 1;
-        let _inside = Working(self.inside.clone());
-        self.most.fetch_max(inside, SeqCst);
-        self.bell.notified().await;
-        "done"
-    }
-}
-
-// BLK-12
-#[tokio::test]
-async fn a_server_that_refuses_keeps_its_connections() {
-    let handler = Handler::default();
-    let bulkhead = Bulkhead::new(BulkheadSettings::new(1)).unwrap();
-    let layers = ServiceBuilder::new()
-        .layer(RejectedAsResponseLayer::new())
-        .layer(BulkheadLayer::new(bulkhead.clone()));
-    let inner = handler.clone();
-    let service = layers.service(service_fn(move |_: Request<hyper::body::Incoming>| {
-        let inner = inner.clone();
-        async move { Ok::<_, BoxError>(Response::new(Full::<Bytes>::from(inner.handle().await))) }
-    }));
-    let (addr, accepted, _) = serve(move |socket| {
-        let service = hyper_util::service::TowerToHyperService::new(service.clone());
-        let server = hyper::server::conn::http1::Builder::new();
-        // No async block: in one, the compiler forgets that boxed errors live for ever.
-        server.serve_connection(TokioIo::new(socket), service).map(drop)
-    })
-    .await;
-
-    let one: Hyper = Client::builder(TokioExecutor::new()).build_http();
-    let running = tokio::spawn(one.request(request(Method::GET, addr)));
-    until("the first request is handled", || bulkhead.in_flight() == 1).await;
-
-    let two: Hyper = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build_http();
-    for _ in 0..100 {
-        let refused = two.request(request(Method::GET, addr)).await.unwrap();
-        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-        refused.into_body().collect().await.unwrap();
-    }
-    handler.bell.notify_one();
-    assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
-    handler.bell.notify_one();
-    let served = two.request(request(Method::GET, addr)).await.unwrap();
-    assert_eq!((served.status(), accepted.load(SeqCst)), (StatusCode::OK, 2));
-}
-
-// BLK-01
-#[tokio::test]
-async fn routes_and_connections_of_an_axum_server_share_one_bulkhead() {
-    let handler = Handler::default();
-    let bulkhead = Bulkhead::new(BulkheadSettings::new(5)).unwrap();
-    let layers = ServiceBuilder::new()
-        .layer(RejectedAsResponseLayer::new())
-        .layer(BulkheadLayer::new(bulkhead.clone()));
-    let route = |handler: Handler| axum::routing::get(move || handler.handle());
-    let app = axum::Router::new()
-        .route("/a", route(handler.clone()).layer(layers.clone()))
-        .route("/b", route(handler.clone()))
-        .route_layer(tower::layer::util::Identity::new())
-        .layer(tower::layer::util::Identity::new());
-    let app = app.merge(axum::Router::new().route("/c", route(handler.clone())).layer(layers));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-
-    let mut calls = tokio::task::JoinSet::new();
-    for n in 0..50 {
-        // A client each, so that each has a connection of its own.
-        let client: Hyper = Client::builder(TokioExecutor::new()).build_http();
-        let path = if n % 2 == 0 { "a" } else { "c" };
-        let request = Request::get(format!("http://{addr}/{path}")).body(Full::default()).unwrap();
-        calls.spawn(async move { client.request(request).await.unwrap().status() });
-    }
-    let mut refused = 0;
-    while refused < 45 {
-        assert_eq!(calls.join_next().await.unwrap().unwrap(), StatusCode::SERVICE_UNAVAILABLE);
-        refused += 1;
-    }
-    assert_eq!((handler.most.load(SeqCst), bulkhead.in_flight()), (5, 5));
-    until("all are answered", || {
-        handler.bell.notify_waiters();
-        bulkhead.in_flight() == 0
-    })
-    .await;
-    while let Some(status) = calls.join_next().await {
-        assert_eq!(status.unwrap(), StatusCode::OK);
     }
 }
