@@ -88,9 +88,11 @@ async fn stock(asked: Asked) -> Result<SocketAddr, BoxError> {
 
 // === The one in the middle: tonic's server ===
 
+type Stock = HttpService<SendDeadline<Hyper<Client<HttpConnector, Full<Bytes>>>>>;
+
 struct Shop {
     asked: Asked,
-    stock: HttpService<SendDeadline<Hyper<Client<HttpConnector, Full<Bytes>>>>>,
+    stock: Stock,
     uri: String,
 }
 
