@@ -159,7 +159,7 @@ async fn what_runs_out_of_time_on_the_server_is_deadline_exceeded() {
     until("the handler was dropped", || shop.hanging() == 0).await;
 }
 
-// BLK-02
+// GRP-07
 #[tokio::test]
 async fn all_connections_and_services_share_one_bulkhead() {
     let (one, other) = (Shop::default(), Shop::default());
