@@ -1,7 +1,8 @@
 //! The links of an error's chain, the outermost first.
 //!
 //! `source` alone steps over errors: over what an [`io::Error`] carries, and over what lies in a `Box` or
-//! an `Arc`, which answer with the source of what they hold and not with what they hold.
+//! an `Arc`, which answer with the source of what they hold and not with what they hold. HTTP/2's says nothing
+//! of the [`io::Error`] in it.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -44,6 +45,10 @@ fn beneath(error: Link<'_>) -> Option<Link<'_>> {
     }
     if let Some(shared) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
         return Some(&**shared);
+    }
+    #[cfg(feature = "hyper")]
+    if let Some(carried) = peel::<h2::Error>(error).and_then(h2::Error::get_io) {
+        return Some(carried);
     }
     error.source()
 }

@@ -129,7 +129,7 @@ impl<B> Mark<Response<B>> for HttpClass {
     }
 }
 
-fn class_of_status(status: StatusCode) -> Class {
+pub(crate) fn class_of_status(status: StatusCode) -> Class {
     match status.as_u16() {
         100..=399 => Class::Success,
         408 | 425 => Class::Transient { after: None },

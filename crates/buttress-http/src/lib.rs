@@ -59,6 +59,7 @@ pub use self::{
     body::Body,
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
+    errors::{is_connect, is_timeout},
     grpc::{
         ByCode, Code, CustomGrpcClass, GrpcClass, GrpcCloneReplay, GrpcHead, GrpcHeadFuture,
         GrpcHeadLayer, GrpcReplay, PeekedBody, grpc_refusal,

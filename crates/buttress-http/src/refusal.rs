@@ -10,6 +10,7 @@ use http::{
 use crate::{
     Code, OVERLOADED,
     chain::{chain, peel},
+    errors::timed_out,
     grpc,
 };
 
@@ -43,7 +44,8 @@ pub struct Refusal {
     overloaded: bool,
 }
 
-/// Finds our own error in `error`, and says what it is as a response. `None` if there is none of ours.
+/// Finds our own error in `error`, or a time limit that passed, and says what it is as a response. `None` if
+/// there is neither.
 ///
 /// | error | status | with |
 /// |---|---|---|
@@ -52,35 +54,40 @@ pub struct Refusal {
 /// | `Rejected`: rate limited | 429 | `Retry-After`, where known |
 /// | `Rejected`: deadline exceeded | 504 | |
 /// | `Rejected`: not leader | 421 | |
-/// | `Elapsed` | 504 | |
+/// | `Elapsed`, or a [time limit](crate::is_timeout) of a client's | 504 | |
 ///
 /// Never 408: it tells a client that its own request came too slowly, and browsers repeat it.
 ///
 /// `Retry-After` is in whole seconds, rounded up, and at least one.
 ///
-/// The outermost error of ours decides. [`OVERLOADED`] says that *this* server is full, so it is set
+/// A limit on [connecting](buttress_core::Limit::Connect) is 504 as any other: this server did not get its answer
+/// in time, whichever part of it took so long.
+///
+/// The outermost of them decides. [`OVERLOADED`] says that *this* server is full, so it is set
 /// only where the error itself is the refusal, not where a handler failed of somebody's. An open circuit
 /// and a server that is draining do not bear it either: the one cannot do its job, and of the other
 /// another instance may well be asked at once.
 pub fn refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
     Some(match find(error)? {
         Ours::Rejected(rejected) => Refusal::of_rejected(rejected, is_rejected(error)),
-        Ours::Elapsed(_) => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TIMED_OUT),
+        Ours::Elapsed(_) | Ours::TimedOut => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TIMED_OUT),
     })
 }
 
-/// An error of ours.
+/// An error of ours, or what is answered as one.
 pub(crate) enum Ours<'a> {
     Rejected(&'a Rejected),
     // What it says is read where there is tonic.
     #[cfg_attr(not(feature = "tonic"), allow(dead_code))]
     Elapsed(&'a Elapsed),
+    /// A client's own time limit.
+    TimedOut,
 }
 
 /// What is said where time ran out.
 pub(crate) const TIMED_OUT: &str = "timed out";
 
-/// The outermost error of ours.
+/// The outermost of them.
 pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<Ours<'a>> {
     for link in chain(error) {
         if let Some(both) = peel::<Both>(link) {
@@ -91,6 +98,9 @@ pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<Ours<'a>> {
         }
         if let Some(elapsed) = peel(link) {
             return Some(Ours::Elapsed(elapsed));
+        }
+        if timed_out(link) {
+            return Some(Ours::TimedOut);
         }
     }
     None
@@ -322,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_no_refusal() {
-        assert_eq!(refusal(&io::Error::from(io::ErrorKind::TimedOut)), None);
+        assert_eq!(refusal(&io::Error::from(io::ErrorKind::ConnectionReset)), None);
         assert_eq!(refusal(&Both::new("one", "other")), None);
     }
 

@@ -1,48 +1,41 @@
 //! What the errors of hyper say, of its client, and of HTTP/2 beneath them.
 
-use std::{error::Error, io};
+use std::error::Error;
 
 use buttress_core::Class;
 use h2::Reason;
 use hyper_util::client::legacy;
 
-use crate::chain::{chain, peel};
+use super::{Link, Said, TRANSIENT};
+use crate::chain::peel;
 
-/// What the link says, if it is one of these, and decides.
-pub(super) fn link_class(link: &(dyn Error + 'static)) -> Option<Class> {
+pub(super) fn look(link: &(dyn Error + 'static)) -> Option<Link> {
     if let Some(error) = peel::<legacy::Error>(link) {
-        return of_client(error);
+        return Some(of_client(error));
     }
-    if let Some(error) = peel::<hyper::Error>(link) {
-        return Some(of_hyper(error));
-    }
-    // It may be its connection's, which tells of streams within the last one too.
-    let bare = peel::<h2::Error>(link)?;
-    Some(if bare.is_go_away() { Class::Transient { after: None } } else { of_h2(bare) })
-}
-
-/// Whether the link speaks of the call that it failed, and of no other, where it does not decide.
-pub(super) fn is_transports(link: &(dyn Error + 'static)) -> bool {
-    peel::<legacy::Error>(link).is_some()
-}
-
-/// No connection could be made, so nothing was sent. Will the next try be any better?
-pub(super) fn connecting(error: &(dyn Error + 'static)) -> Class {
-    let invalid = |link| {
-        peel::<io::Error>(link).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+    let class = if let Some(error) = peel::<hyper::Error>(link) {
+        of_hyper(error)
+    } else {
+        let bare = peel::<h2::Error>(link)?;
+        // It may be its connection's, which tells of streams within the last one too.
+        if bare.is_go_away() { TRANSIENT } else { of_h2(bare) }
     };
-    // So TLS libraries report a certificate that does not verify, and a peer that does not speak TLS.
-    if chain(error).any(invalid) { Class::Fatal } else { Class::Unreachable }
+    Some(Link::Says(Said::sent(class)))
 }
 
-fn of_client(error: &legacy::Error) -> Option<Class> {
+/// By HTTP/2's pings, too, which time out if a connection is dead.
+pub(super) fn timed_out(link: &(dyn Error + 'static)) -> bool {
+    peel::<hyper::Error>(link).is_some_and(hyper::Error::is_timeout)
+}
+
+fn of_client(error: &legacy::Error) -> Link {
     if error.is_connect() {
-        Some(connecting(error))
+        Link::Says(Said::unconnected(error))
     } else if error.source().is_none() {
         // It refused the request as it stands: no host in the URI, a version that it does not speak.
-        Some(Class::CallerError)
+        Link::Says(Said::sent(Class::CallerError))
     } else {
-        None
+        Link::Transports
     }
 }
 
@@ -62,7 +55,7 @@ fn of_hyper(error: &hyper::Error) -> Class {
     } else {
         // Reset, closed, cut off, timed out, malformed: that tells of the response. The request may have
         // been carried out.
-        Class::Transient { after: None }
+        TRANSIENT
     }
 }
 
@@ -82,11 +75,7 @@ fn of_h2(error: &h2::Error) -> Class {
         // stands.
         let by_user = error.is_reset() && !error.is_library();
         let as_it_stands = error.reason().is_none() && !error.is_io();
-        return if by_user || as_it_stands {
-            Class::CallerError
-        } else {
-            Class::Transient { after: None }
-        };
+        return if by_user || as_it_stands { Class::CallerError } else { TRANSIENT };
     }
     match error.reason() {
         // It would not take the next one either.
@@ -97,6 +86,6 @@ fn of_h2(error: &h2::Error) -> Class {
         Some(Reason::REFUSED_STREAM) => Class::Unreachable,
         _ if error.is_go_away() => Class::Unreachable,
         Some(Reason::ENHANCE_YOUR_CALM) => Class::Throttled { after: None },
-        _ => Class::Transient { after: None },
+        _ => TRANSIENT,
     }
 }

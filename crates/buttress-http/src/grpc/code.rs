@@ -223,6 +223,12 @@ impl Status {
     }
 }
 
+/// The class of a status that a client read.
+#[cfg(feature = "tonic")]
+pub(crate) fn class_of_status(code: i32, headers: &HeaderMap) -> Class {
+    Status { code: Code::from_i32(code), pushback: Pushback::from_headers(headers) }.class()
+}
+
 const fn class_of(code: Code) -> Class {
     match code {
         Code::Ok => Class::Success,

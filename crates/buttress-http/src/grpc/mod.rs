@@ -14,6 +14,8 @@ mod replay;
 
 use http::HeaderName;
 
+#[cfg(feature = "tonic")]
+pub(crate) use self::code::class_of_status;
 pub(crate) use self::refusal::trailers_only;
 pub use self::{
     class::{CustomGrpcClass, GrpcClass},

@@ -14,7 +14,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByCode;
 
-/// Finds our own error in `error`, and says what it is as a gRPC response. `None` if there is none of ours.
+/// Finds our own error in `error`, or a time limit that passed, and says what it is as a gRPC response. `None`
+/// if there is neither.
 ///
 /// | error | code | with |
 /// |---|---|---|
@@ -23,14 +24,14 @@ pub struct ByCode;
 /// | ... deeper in somebody's error | 14, UNAVAILABLE | the pushback, where known |
 /// | `Rejected`: rate limited | 8, RESOURCE_EXHAUSTED | the pushback, where known |
 /// | `Rejected`: deadline exceeded | 4, DEADLINE_EXCEEDED | |
-/// | `Elapsed` | 4, DEADLINE_EXCEEDED | |
+/// | `Elapsed`, or a [time limit](crate::is_timeout) of a client's | 4, DEADLINE_EXCEEDED | |
 ///
 /// Never CANCELLED, which says that the caller gave up, nor UNKNOWN, which says nothing.
 ///
 /// It is a response without a body: HTTP status 200, `grpc-status` and `grpc-message` in its head.
 /// `grpc-retry-pushback-ms` is in milliseconds, rounded up, and at least one.
 ///
-/// The outermost error of ours decides. Only the error that itself is the refusal says that *this* server is
+/// The outermost of them decides. Only the error that itself is the refusal says that *this* server is
 /// full. It is what [`OVERLOADED`](crate::OVERLOADED) is in HTTP: [`GrpcClass`](super::GrpcClass) does not
 /// hold it against the server's health, nor repeat it unless the server says when to come again.
 ///
@@ -48,7 +49,7 @@ pub struct ByCode;
 pub fn grpc_refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
     Some(match find(error)? {
         Ours::Rejected(rejected) => of_rejected(rejected, is_rejected(error)),
-        Ours::Elapsed(_) => Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT),
+        Ours::Elapsed(_) | Ours::TimedOut => Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT),
     })
 }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::ChannelError;
 use crate::{
     grpc::{PUSHBACK, grpc_refusal},
-    refusal::{Ours, find},
+    refusal::{Ours, TIMED_OUT, find},
 };
 
 /// What `error` is as a tonic `Status`, with all that can be said of it: for a handler whose own client
@@ -18,8 +18,8 @@ use crate::{
 /// - when to come again as `grpc-retry-pushback-ms` in the metadata, so that it goes on to the caller;
 /// - a refusal deep in somebody's error is that somebody's, and not *this* server's being full.
 ///
-/// The error is the source of the status, from where it can be downcast. What is not ours, a `Status` or a
-/// [`ChannelError`] among it, is what tonic makes of it.
+/// The error is the source of the status, from where it can be downcast. A client's own time limit is
+/// DEADLINE_EXCEEDED. What is neither, a `Status` or a [`ChannelError`] among it, is what tonic makes of it.
 ///
 /// # Examples
 ///
@@ -46,6 +46,7 @@ pub fn grpc_status(error: impl Into<BoxError>) -> Status {
     let message = match ours {
         Ours::Rejected(rejected) => rejected.to_string(),
         Ours::Elapsed(elapsed) => elapsed.to_string(),
+        Ours::TimedOut => TIMED_OUT.into(),
     };
     let code = refusal.code().map_or(Code::Unknown, |code| i32::from(code).into());
     let mut response = refusal.into_response::<Bytes>();
