@@ -37,15 +37,20 @@ pub const OVERLOADED: HeaderName = HeaderName::from_static("x-buttress-overloade
 /// | INADEQUATE_SECURITY | `Fatal` | it will not be adequate next time |
 /// | closed before the response was complete, any other reset, timed out, malformed | `Transient` | it may have been carried out |
 /// | the request's own body failed, or the client does not take such requests | `CallerError` | |
-/// | [`Elapsed`](buttress_core::Elapsed) | `Transient` | |
+/// | reqwest's: a request that cannot be built, redirects that do not end | `CallerError` | |
+/// | reqwest's: a status that was made an error | as the status | |
+/// | tonic's `Status` | what it came of; else as [`GrpcClass`](crate::GrpcClass) has its code | |
+/// | [`Elapsed`](buttress_core::Elapsed) of a limit on connecting | `Unreachable` | nothing was sent |
+/// | any other `Elapsed`, and a client's own limits | `Transient` | |
 /// | anything else | `Transient` | |
 ///
 /// An error is looked for in the whole chain of sources, in boxes, and in what an
 /// [`io::Error`](std::io::Error) carries; the outermost that is known decides. But that nothing was sent is
 /// believed only where no error of somebody else's lies around it: a service that has paid, and then could
 /// not reach the auditor, fails with an error in which a connection was refused. And a
-/// [`Rejected`](buttress_core::Rejected) deep in the chain is the callee's failure. The errors of hyper and of
-/// hyper-util's client are known with the feature `hyper`.
+/// [`Rejected`](buttress_core::Rejected) deep in the chain is the callee's failure. The errors of hyper, of
+/// HTTP/2 beneath it and of hyper-util's client are known with the feature `hyper`, those of reqwest and tonic with
+/// theirs. [`is_timeout`](crate::is_timeout) and [`is_connect`](crate::is_connect) ask the same errors.
 ///
 /// [RFC 9110, 15]: https://www.rfc-editor.org/rfc/rfc9110#section-15
 ///

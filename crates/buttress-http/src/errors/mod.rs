@@ -209,3 +209,204 @@ impl Said {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt, sync::Arc, time::Duration};
+
+    use buttress_core::BoxError;
+    use proptest::{collection::vec, prelude::*, sample::select};
+
+    use super::*;
+
+    const CONNECT: Elapsed = Elapsed::new(Limit::Connect, Duration::from_secs(1));
+
+    /// Somebody's error, which came of another.
+    #[derive(Debug)]
+    struct Wrapped(BoxError);
+
+    impl fmt::Display for Wrapped {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the call failed")
+        }
+    }
+
+    impl Error for Wrapped {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&*self.0)
+        }
+    }
+
+    fn io(kind: io::ErrorKind) -> BoxError {
+        io::Error::from(kind).into()
+    }
+
+    /// What is put around an error.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Wrap {
+        Io,
+        Arc,
+        BoxedIo,
+        SharedIo,
+        Foreign,
+        #[cfg(feature = "tonic")]
+        Status,
+    }
+
+    const WRAPS: &[Wrap] = &[
+        Wrap::Io,
+        Wrap::Arc,
+        Wrap::BoxedIo,
+        Wrap::SharedIo,
+        Wrap::Foreign,
+        #[cfg(feature = "tonic")]
+        Wrap::Status,
+    ];
+
+    impl Wrap {
+        fn around(self, error: BoxError) -> BoxError {
+            match self {
+                Self::Io => io::Error::other(error).into(),
+                Self::Arc => Box::new(Arc::<dyn Error + Send + Sync>::from(error)),
+                Self::BoxedIo => Box::new(Box::new(io::Error::other(error))),
+                Self::SharedIo => Box::new(Arc::new(Box::new(io::Error::other(error)))),
+                Self::Foreign => Wrapped(error).into(),
+                #[cfg(feature = "tonic")]
+                Self::Status => {
+                    let mut status = ::tonic::Status::cancelled("somebody's");
+                    status.set_source(error.into());
+                    status.into()
+                }
+            }
+        }
+
+        const fn is_transports(self) -> bool {
+            matches!(self, Self::Io | Self::Arc | Self::BoxedIo | Self::SharedIo)
+        }
+    }
+
+    /// Errors of which nothing was sent.
+    fn unsent() -> Vec<BoxError> {
+        vec![
+            io(io::ErrorKind::ConnectionRefused),
+            io(io::ErrorKind::AddrNotAvailable),
+            CONNECT.into(),
+            #[cfg(feature = "tonic")]
+            ::tonic::ConnectError(io(io::ErrorKind::TimedOut)).into(),
+        ]
+    }
+
+    proptest! {
+        // HTP-02
+        #[test]
+        fn nothing_beneath_an_error_of_somebodys_proves_that_nothing_was_sent(
+            wraps in vec(select(WRAPS), 0..6),
+        ) {
+            let of_this_call = wraps.iter().all(|wrap| wrap.is_transports());
+            let expected = if of_this_call { Class::Unreachable } else { TRANSIENT };
+            for error in unsent() {
+                let error = wraps.iter().rev().fold(error, |error, wrap| wrap.around(error));
+                prop_assert_eq!(class_of(&*error), expected, "{:?}", error);
+                prop_assert_eq!(is_connect(&*error), of_this_call, "{:?}", error);
+            }
+        }
+
+        #[test]
+        fn what_was_sent_is_never_unsent_however_it_is_wrapped(wraps in vec(select(WRAPS), 0..6)) {
+            let perhaps: [BoxError; 5] = [
+                io(io::ErrorKind::ConnectionReset),
+                io(io::ErrorKind::TimedOut),
+                Elapsed::new(Limit::Attempt, Duration::ZERO).unsent().into(),
+                Both::new("reset", CONNECT).into(),
+                Both::new(CONNECT, "reset").into(),
+            ];
+            for error in perhaps {
+                let error = wraps.iter().rev().fold(error, |error, wrap| wrap.around(error));
+                prop_assert!(class_of(&*error) != Class::Unreachable, "{:?}", error);
+                prop_assert!(!is_connect(&*error), "{:?}", error);
+            }
+        }
+
+        // HTP-05
+        #[test]
+        fn a_time_limit_is_found_however_deep(wraps in vec(select(WRAPS), 0..6)) {
+            let late: [BoxError; 5] = [
+                io(io::ErrorKind::TimedOut),
+                CONNECT.into(),
+                Elapsed::new(Limit::Idle, Duration::ZERO).into(),
+                Rejected::new(Reason::DeadlineExceeded, "bulkhead").into(),
+                Both::new("busy", Both::new(CONNECT, "x")).into(),
+            ];
+            for error in late {
+                let error = wraps.iter().rev().fold(error, |error, wrap| wrap.around(error));
+                prop_assert!(is_timeout(&*error), "{:?}", error);
+            }
+            let other = [io(io::ErrorKind::ConnectionReset), "timed out, it says".into()];
+            for error in other {
+                let error = wraps.iter().rev().fold(error, |error, wrap| wrap.around(error));
+                prop_assert!(!is_timeout(&*error), "{:?}", error);
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_two_calls_did_not_get_is_one_that_neither_got() {
+        let both = Both::new(CONNECT, io(io::ErrorKind::ConnectionRefused));
+        assert_eq!((class_of(&both), is_connect(&both)), (Class::Unreachable, true));
+        let both = Both::new(CONNECT, Rejected::new(Reason::CircuitOpen, "breaker"));
+        assert_eq!((class_of(&both), is_connect(&both)), (TRANSIENT, false));
+    }
+
+    // HTP-05
+    #[tokio::test(start_paused = true)]
+    async fn the_limits_of_clients_are_answered_as_ours_are() {
+        let tokios = tokio::time::timeout(Duration::ZERO, std::future::pending::<()>());
+        let tokios = tokios.await.unwrap_err();
+        for error in [io(io::ErrorKind::TimedOut), tokios.into(), CONNECT.into()] {
+            let error = Wrapped(error);
+            assert!(is_timeout(&error));
+            assert_eq!(crate::refusal(&error).unwrap().status(), 504);
+            let code = crate::grpc_refusal(&error).unwrap().code();
+            assert_eq!(code, Some(crate::Code::DeadlineExceeded));
+        }
+        let full = Rejected::new(Reason::BulkheadFull, "bulkhead");
+        let refusal = |error: Both| crate::refusal(&error).unwrap().status();
+        assert_eq!(refusal(Both::new(full, io(io::ErrorKind::TimedOut))), 503, "the outermost");
+        assert_eq!(refusal(Both::new(io(io::ErrorKind::TimedOut), full)), 504);
+    }
+
+    // GRP-09
+    #[cfg(feature = "tonic")]
+    #[test]
+    fn a_status_is_what_it_came_of_and_else_what_its_code_says() {
+        use ::tonic::{Code, ConnectError, Status, TimeoutExpired};
+
+        let class = |status: Status| class_of(&status);
+        for (code, expected) in [
+            (Code::Cancelled, Class::CallerError),
+            (Code::NotFound, Class::CallerError),
+            (Code::ResourceExhausted, Class::Throttled { after: None }),
+            (Code::Unavailable, TRANSIENT),
+            (Code::Internal, Class::Fatal),
+            (Code::Ok, TRANSIENT),
+        ] {
+            assert_eq!(class(Status::new(code, "x")), expected, "{code}");
+            assert_eq!(class_of(&Wrapped(Status::new(code, "x").into())), expected, "{code}");
+        }
+        let mut pushed = Status::unavailable("x");
+        pushed.metadata_mut().insert("grpc-retry-pushback-ms", "250".parse().unwrap());
+        assert_eq!(class(pushed), Class::Transient { after: Some(Duration::from_millis(250)) });
+
+        let refused = || ConnectError(io(io::ErrorKind::ConnectionRefused));
+        let invalid = ConnectError(io(io::ErrorKind::InvalidData));
+        assert_eq!(class_of(&refused()), Class::Unreachable);
+        assert_eq!(class_of(&invalid), Class::Fatal);
+        // As tonic makes them of what a client failed of: perhaps of another call's.
+        assert_eq!(class(Status::from_error(refused().into())), TRANSIENT);
+        assert_eq!(class(Status::from_error(invalid.into())), Class::Fatal);
+        let late = Status::from_error(TimeoutExpired(()).into());
+        assert_eq!(late.code(), Code::Cancelled, "so tonic says");
+        assert!(is_timeout(&late));
+        assert_eq!(class(late), TRANSIENT);
+    }
+}
