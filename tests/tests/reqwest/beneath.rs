@@ -3,12 +3,10 @@
 use std::{
     convert::Infallible,
     future::poll_fn,
-    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -286,40 +284,4 @@ async fn the_deadline_covers_all_redirects() {
     let error =
         stack.layer(reqwest(plain())).oneshot(order(Method::PUT, &server)).await.unwrap_err();
     assert_eq!(find::<Elapsed>(&*error).map(Elapsed::which), Some(Limit::Total), "{error:?}");
-}
-
-#[tokio::test]
-async fn no_error_tells_a_password() {
-    let nobody = {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap()
-    };
-    let closes = serve(async |mut socket| {
-        request(&mut socket).await;
-    })
-    .await;
-    let secret = "s3cret";
-    let uris = [
-        format!("http://me:{secret}@{nobody}/"),
-        format!("http://me:{secret}@{}/", closes.addr),
-        format!("ftp://me:{secret}@{nobody}/"),
-        format!("me:{secret}@{nobody}"),
-    ];
-    for uri in uris {
-        let client = patient().build().unwrap().layer(reqwest(plain()));
-        let request = Request::get(&uri).body(Full::<Bytes>::default()).unwrap();
-        let mut calling = pin!(client.oneshot(request));
-        let polled = futures_util::poll!(calling.as_mut());
-        let error = match polled {
-            Poll::Ready(answer) => answer.map(drop).unwrap_err(),
-            Poll::Pending => calling.await.map(drop).unwrap_err(),
-        };
-        let mut told = format!("{error:?}");
-        let mut link: Option<&dyn std::error::Error> = Some(&*error);
-        while let Some(error) = link {
-            told += &format!("; {error}");
-            link = error.source();
-        }
-        assert!(!told.contains(secret) && !told.contains("me:"), "{uri}: {told}");
-    }
 }

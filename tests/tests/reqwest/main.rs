@@ -6,4 +6,5 @@ mod beneath;
 mod costs;
 mod fits;
 mod front;
+mod secrets;
 mod support;
