@@ -246,3 +246,73 @@ where
         self.inner.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::mpsc};
+
+    use buttress_core::Context as Ambient;
+    use tokio::task::yield_now;
+    use tower::{ServiceExt, buffer::Buffer, service_fn};
+
+    use super::*;
+    use crate::testing::secs;
+
+    type Told = mpsc::Sender<Option<Deadline>>;
+
+    /// Tells the deadline in `call` and in a later poll.
+    fn mirror(
+        told: Told,
+    ) -> impl Service<
+        Request<reqwest::Body>,
+        Response = Response<crate::Body<reqwest::Body>>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone {
+        service_fn(move |_| {
+            let told = told.clone();
+            told.send(Deadline::current()).unwrap();
+            async move {
+                yield_now().await;
+                told.send(Deadline::current()).unwrap();
+                Ok(Response::new("ok".into()))
+            }
+        })
+    }
+
+    fn request(timeout: Option<u64>) -> reqwest::Request {
+        let url = Url::parse("http://localhost/").unwrap();
+        let mut request = reqwest::Request::new(http::Method::GET, url);
+        *request.timeout_mut() = timeout.map(secs);
+        request
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earlier_of_the_requests_own_limit_and_the_ambient_one_holds_throughout() {
+        for (own, ambient, expected) in [
+            (None, None, None),
+            (None, Some(5), Some(5)),
+            (Some(3), None, Some(3)),
+            (Some(3), Some(5), Some(3)),
+            (Some(7), Some(5), Some(5)),
+        ] {
+            for buffered in [false, true] {
+                let (told, heard) = mpsc::channel();
+                let around =
+                    Ambient::default().with_deadline(ambient.map(secs).and_then(Deadline::after));
+                let service = as_reqwest(mirror(told));
+                let answer = if buffered {
+                    around.scope(Buffer::new(service, 1).oneshot(request(own))).await
+                } else {
+                    around.scope(service.oneshot(request(own))).await
+                };
+                assert_eq!(answer.unwrap().text().await.unwrap(), "ok");
+                let expected = expected.map(secs).and_then(Deadline::after);
+                let told = Vec::from_iter(heard.try_iter());
+                // A buffer calls where nobody knows of a deadline, but it is polled here.
+                assert_eq!(told[1], expected);
+                assert!(buffered || told[0] == expected);
+            }
+        }
+    }
+}

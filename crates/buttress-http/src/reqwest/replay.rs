@@ -141,3 +141,29 @@ impl fmt::Debug for KeptReqwest {
         f.debug_struct("KeptReqwest").field("safe", &self.safe()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_stays_there_whatever_the_cap() {
+        for text in ["", "tea"] {
+            let request = http::Request::post("/orders").body(text.into()).unwrap();
+            let (mut sent, kept) = ReqwestReplay::record(0).keep(request);
+            let mut kept = kept.unwrap();
+            for last in [false, false, true] {
+                assert_eq!(sent.body().as_bytes(), Some(text.as_bytes()));
+                sent = kept.copy(last).unwrap();
+            }
+            assert!(kept.copy(true).is_none());
+        }
+    }
+
+    #[test]
+    fn what_was_kept_tells_nothing_of_the_request() {
+        let request = http::Request::post("/s3cret").header("authorization", "s3cret");
+        let (_, kept) = ReqwestReplay::record(0).keep(request.body("s3cret".into()).unwrap());
+        assert_eq!(format!("{:?}", kept.unwrap()), "KeptReqwest { safe: false, .. }");
+    }
+}
