@@ -170,6 +170,27 @@ async fn time_that_is_up_is_deadline_exceeded_whichever_limit_it_was() {
     assert_eq!(ours(&status), Some(&Elapsed::new(Limit::Total, ms(60))));
 }
 
+// GRP-07
+#[tokio::test]
+async fn it_is_never_cancelled_whether_stack_channel_or_server_notices_first() {
+    let addr = serve(&Shop::default()).await;
+    let mut settings = patient();
+    settings.attempt = ms(20);
+    settings.retry.attempts = 1;
+    let stack = standard(settings);
+    // Nothing may open it: each call is to be made.
+    stack.breakers().force_closed();
+    let orders = client(&stack, addr);
+    let calls = stream::iter(0..300).map(|_| {
+        let mut orders = orders.clone();
+        async move { orders.get(order("hang")).await.unwrap_err() }
+    });
+    for status in calls.buffer_unordered(10).collect::<Vec<Status>>().await {
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        assert_eq!(ours::<Elapsed>(&status).unwrap().which(), Limit::Attempt);
+    }
+}
+
 // GRP-04, GRP-07
 #[tokio::test]
 async fn a_limit_that_the_channel_keeps_by_itself_is_deadline_exceeded_and_not_cancelled() {

@@ -14,7 +14,10 @@ use buttress::{
     ShedSettings,
     http::{ReceiveDeadlineLayer, RejectedAsResponseLayer},
 };
+use bytes::Bytes;
 use futures_util::StreamExt;
+use http_body_util::Full;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tonic::{Code, Request, server::NamedService, transport::Server};
 
@@ -157,6 +160,32 @@ async fn what_runs_out_of_time_on_the_server_is_deadline_exceeded() {
     let status = orders.get(order("hang")).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::DeadlineExceeded, "timed out"));
     until("the handler was dropped", || shop.hanging() == 0).await;
+}
+
+// GRP-07
+#[tokio::test]
+async fn a_callers_limit_is_deadline_exceeded_though_tonics_server_would_say_cancelled() {
+    let shop = Shop::default();
+    let (addr, incoming) = listen().await;
+    let layers = tower::ServiceBuilder::new()
+        .layer(ReceiveDeadlineLayer::grpc())
+        .layer(DeadlineLayer::new(Duration::from_secs(60)));
+    let server = Server::builder().layer(layers).add_service(shop.server());
+    tokio::spawn(server.serve_with_incoming(incoming));
+    // A client that keeps no limit itself, as tonic's channel would.
+    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let calls = futures_util::stream::iter(0..100).map(|_| {
+        let request = http::Request::post(format!("http://{addr}/shop.Orders/Get"))
+            .header("content-type", "application/grpc")
+            .header("grpc-timeout", "20m")
+            .body(Full::new(Bytes::from_static(b"\0\0\0\0\x06\x0a\x04hang")));
+        client.request(request.unwrap())
+    });
+    let answers = calls.buffer_unordered(10).collect::<Vec<_>>().await;
+    assert!(shop.calls() > 0);
+    for answer in answers {
+        assert_eq!(answer.unwrap().headers()["grpc-status"], "4");
+    }
 }
 
 // GRP-07
