@@ -4,6 +4,7 @@
 
 mod client;
 mod codes;
+mod restart;
 mod server;
 mod shop;
 mod types;
