@@ -4,6 +4,7 @@
 
 mod beneath;
 mod costs;
+mod errors;
 mod fits;
 mod front;
 mod secrets;
