@@ -378,6 +378,23 @@ async fn a_channel_keeps_what_it_began_for_the_next_request() {
     assert_eq!((count.calls(), count.running()), (1, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_channel_began_in_vain_long_ago_costs_the_next_request_an_attempt_and_no_time() {
+    let count = Count::default();
+    let connector = in_memory(&count, |n| if n == 1 { Duration::MAX } else { ms(0) });
+    let connector = ConnectTimeoutLayer::default().layer(connector);
+    let channel = Endpoint::from_static("http://shop.test");
+    let channel = channel.connect_with_connector_lazy(connector);
+    let first = hurried(ms(50)).layer(tonic(channel.clone())).oneshot(post("http://shop.test/0"));
+    assert_eq!(elapsed(first.await).which(), Limit::Total);
+    sleep(ms(60_000)).await;
+    // A channel's future is polled only while somebody waits: its time was up long ago, and it was not told.
+    let (answer, took) =
+        timed(grpc().layer(tonic(channel)).oneshot(post("http://shop.test/0"))).await;
+    assert_eq!((answer.unwrap().status().as_u16(), count.calls()), (200, 2));
+    assert!(took < 10, "{took} ms");
+}
+
 /// A listener whose queue is full: who knocks gets no answer. Open for as long as this is kept.
 async fn full() -> (SocketAddr, Vec<TcpStream>, TcpListener) {
     let socket = TcpSocket::new_v4().unwrap();

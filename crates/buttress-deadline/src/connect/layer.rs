@@ -10,7 +10,7 @@ use crate::bound::{assert_more_than_zero, more_than_zero};
 ///
 /// It goes around a client's *connector*, the service that makes connections, and not around the client. What
 /// the connector does is what counts: the name's resolution, TCP's handshake, and that of TLS where the
-/// connector does it. HTTP/2's preface comes later.
+/// connector does it. HTTP/2's preface comes later, and is the attempt's time.
 ///
 /// A connection may serve other requests than the one that asked for it: clients share what is being made, and
 /// finish it in the background. So the connector is called and polled in [no request's
@@ -88,8 +88,8 @@ impl ConnectTimeoutLayer {
 }
 
 impl Default for ConnectTimeoutLayer {
-    /// One second: three round trips of 300 ms, for TCP and TLS at the other end of the world. A handshake's
-    /// first packet that was lost is sent again after one second, so what took longer had lost one.
+    /// One second: TCP and TLS 1.2 take three round trips, of 300 ms to the far end of the world. A first packet
+    /// that was lost is sent again after one second, so who takes longer than that has lost one.
     fn default() -> Self {
         Self::new(Duration::from_secs(1))
     }
