@@ -23,8 +23,8 @@ use axum::{
 };
 use buttress::{
     BoxError, Bulkhead, BulkheadLayer, BulkheadSettings, Deadline, DeadlineLayer, FixedLimit,
-    Priority, Reason, Rejected, Shed, ShedLayer, ShedSettings, edge,
-    http::{AtEnd, ReceiveDeadlineLayer, RejectedAsResponseLayer, WholeBody, refusal},
+    Priority, Reason, Rejected, ServerService, ServerStandard, Shed, ShedLayer, ShedSettings, edge,
+    http::{AtEnd, ByCode, ReceiveDeadlineLayer, RejectedAsResponseLayer, WholeBody, refusal},
 };
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -300,6 +300,66 @@ async fn axums_own_handling_of_errors_can_stand_in_for_ours() {
     assert_eq!(status(&app, "/").await, 200);
     let _slot = bulkhead.try_acquire().unwrap();
     assert_eq!(status(&app, "/").await, 503);
+}
+
+// HTP-06
+#[tokio::test]
+async fn the_standard_server_is_what_is_spelled_out_and_cannot_fail() {
+    fn same<T>(_: &T, _: &T) {}
+    let server = fits_axum(
+        ServerStandard::http(1).queue(ShedSettings::default().max_queue(0)).build().unwrap(),
+    );
+    let spelled_out = fits_axum(
+        ServiceBuilder::new()
+            .layer(RejectedAsResponseLayer::new())
+            .layer(ReceiveDeadlineLayer::grpc())
+            .layer(ShedLayer::new(server.shed().clone()))
+            .layer(DeadlineLayer::new(Duration::from_secs(30))),
+    );
+    let inner = service_fn(async |_: Request<Body>| {
+        let left = Deadline::current().unwrap().left(edge::now());
+        assert!(left <= Duration::from_secs(30), "{left:?}");
+        Ok::<_, Infallible>(Response::new(Body::from("it")))
+    });
+    same(&server.layer(inner), &spelled_out.clone().service(inner));
+
+    let routes = || Router::new().route_service("/", any(async || "it"));
+    for app in [routes().layer(server.clone()), routes().layer(spelled_out)] {
+        assert_eq!(status(&app, "/").await, 200);
+        let late = Request::get("/").header("grpc-timeout", "0n").body(Body::empty()).unwrap();
+        let Ok(response) = app.clone().oneshot(late).await;
+        assert_eq!(response.status(), 504);
+        let _place = server.shed().try_admit(Priority::Critical).unwrap();
+        assert_eq!(status(&app, "/").await, 503);
+    }
+}
+
+/// A server of tonic's can be kept under its name.
+#[expect(dead_code, reason = "it compiles, and that is the test")]
+struct Kept {
+    orders: ServerService<tonic::service::Routes, ByCode>,
+}
+
+// BKO-10
+#[test]
+fn settings_of_a_server_that_cannot_work_are_refused_and_named() {
+    let ms = Duration::from_millis;
+    let queue = ShedSettings::default();
+    let server = || ServerStandard::http(1);
+    for (builder, setting) in [
+        (ServerStandard::http(0), Some("limit")),
+        (server().total(Duration::ZERO), Some("queue.interval")),
+        (server().total(ms(100)), Some("queue.interval")),
+        (server().total(ms(101)), None),
+        (server().total(Duration::ZERO).queue(queue.clone().max_queue(0)), Some("total")),
+        (server().total(ms(1)).queue(queue.clone().max_queue(0)), None),
+        (server().queue(queue.clone().interval(Duration::MAX)), None),
+        (server().queue(queue.target(Duration::ZERO)), Some("queue.target")),
+        (server().margin(Duration::MAX), Some("margin")),
+    ] {
+        let refused = builder.build().err();
+        assert_eq!(refused.as_ref().map(|error| error.setting()), setting, "{refused:?}");
+    }
 }
 
 // BLK-01

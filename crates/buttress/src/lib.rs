@@ -94,9 +94,11 @@
 //! | `standard` | [`Standard`], and the six patterns of a client | yes |
 //! | `http` | [`http`](crate::http): classes, bodies, adapters for HTTP, hyper's among them | yes |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
-//! | `shed` | [`ShedLayer`], admission for servers | no |
+//! | `shed` | [`ShedLayer`], admission for servers; with `deadline` and `http`, `ServerStandard` | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
 
+#[cfg(all(feature = "deadline", feature = "http", feature = "shed"))]
+mod server;
 #[cfg(feature = "standard")]
 mod standard;
 
@@ -134,6 +136,8 @@ pub use buttress_shed::{
     self as shed, FixedLimit, Priority, Shed, ShedLayer, ShedService, ShedSettings,
 };
 
+#[cfg(all(feature = "deadline", feature = "http", feature = "shed"))]
+pub use self::server::{ServerBuilder, ServerService, ServerStandard};
 #[cfg(feature = "standard")]
 pub use self::standard::*;
 
