@@ -50,6 +50,10 @@ struct Grpc;
 #[doc = include_str!("../../../docs/hops.md")]
 struct Hops;
 
+#[cfg(all(feature = "http", feature = "shed", feature = "standard"))]
+#[doc = include_str!("../../../docs/servers.md")]
+struct Servers;
+
 #[cfg(all(feature = "serde", feature = "shed", feature = "standard"))]
 #[doc = include_str!("../../../docs/settings.md")]
 struct Settings;
