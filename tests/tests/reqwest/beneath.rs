@@ -111,7 +111,10 @@ async fn a_call_that_timed_out_resets_its_stream() {
     let server = serve(move |socket| {
         let (reset, asked) = counts.clone();
         async move {
-            let mut streams = h2::server::handshake(socket).await.unwrap();
+            // It may be so slow that many streams are reset before it has looked at them.
+            let mut server = h2::server::Builder::new();
+            server.max_pending_accept_reset_streams(1000);
+            let mut streams = server.handshake::<_, Bytes>(socket).await.unwrap();
             let mut waiting = JoinSet::new();
             while let Some(Ok((_request, mut answer))) = streams.accept().await {
                 asked.fetch_add(1, SeqCst);
@@ -173,14 +176,15 @@ async fn drips(every: Option<Duration>) -> Server {
 // TMO-02
 #[tokio::test]
 async fn the_deadline_and_the_idle_limit_hold_to_the_end_of_the_body() {
-    let stack = Standard::http().total(ms(300)).attempt(ms(200)).attempts(1).build().unwrap();
+    let stack = Standard::http().total(ms(1000)).attempt(ms(900)).attempts(1).build().unwrap();
     let inner = reqwest(plain());
+    let idle = |limit| inner.clone().idle(limit).unwrap();
     let table = [
-        (Some(ms(10)), inner.clone(), Elapsed::new(Limit::Total, ms(300))),
-        (None, inner.clone(), Elapsed::new(Limit::Total, ms(300))),
-        (Some(ms(10)), inner.clone().idle(ms(200)).unwrap(), Elapsed::new(Limit::Total, ms(300))),
-        (None, inner.clone().idle(ms(20)).unwrap(), Elapsed::new(Limit::Idle, ms(20))),
-        (None, inner.idle(ms(400)).unwrap().head_only(), Elapsed::new(Limit::Idle, ms(400))),
+        (Some(ms(10)), inner.clone(), Limit::Total),
+        (None, inner.clone(), Limit::Total),
+        (Some(ms(10)), idle(ms(900)), Limit::Total),
+        (None, idle(ms(20)), Limit::Idle),
+        (None, idle(ms(1500)).head_only(), Limit::Idle),
     ];
     for (every, inner, limit) in table {
         let server = drips(every).await;
@@ -192,7 +196,7 @@ async fn the_deadline_and_the_idle_limit_hold_to_the_end_of_the_body() {
             "the head is there, whatever becomes of the body"
         );
         let error = response.into_body().collect().await.unwrap_err();
-        assert_eq!(find::<Elapsed>(&*error), Some(&limit));
+        assert_eq!(find::<Elapsed>(&*error).map(Elapsed::which), Some(limit));
         until("the connection is let go of", || server.open() == 0).await;
     }
 }

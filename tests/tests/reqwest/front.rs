@@ -153,13 +153,13 @@ async fn the_requests_own_timeout_limits_the_whole() -> Result<(), BoxError> {
     })
     .await;
     let inner = plain();
-    // One that would do for three attempts, if it were for each.
-    let stack = patient().attempt(ms(100)).replay(ReqwestReplay::record(0)).build()?;
+    let stack = patient().replay(ReqwestReplay::record(0)).build()?;
     let client = as_reqwest(stack.layer(reqwest(inner.clone())));
     let request = inner.get(server.url()).timeout(ms(150)).build()?;
     let error = client.oneshot(request).await.unwrap_err();
-    assert_eq!(find::<Elapsed>(&*error), Some(&Elapsed::new(Limit::Total, ms(150))), "{error:?}");
-    assert!(calls.load(SeqCst) <= 2);
+    // It is not reqwest's own, of one attempt, after which there would be two more.
+    assert_eq!(find::<Elapsed>(&*error).map(Elapsed::which), Some(Limit::Total), "{error:?}");
+    assert!(calls.load(SeqCst) <= 1);
     Ok(())
 }
 
@@ -174,18 +174,16 @@ async fn a_body_that_stalls_fails_with_a_timeout_that_reqwest_knows() -> Result<
     })
     .await;
     let inner = plain();
-    let stack = patient().total(ms(300)).attempt(ms(200)).attempts(1);
+    let stack = patient().total(ms(1000)).attempt(ms(900)).attempts(1);
     let stack = stack.replay(ReqwestReplay::record(0)).build()?;
     let deadline = as_reqwest(stack.layer(reqwest(inner.clone())));
     let idle = as_reqwest(stack.layer(reqwest(inner.clone()).idle(ms(20))?));
-    for (client, limit) in
-        [(deadline, Elapsed::new(Limit::Total, ms(300))), (idle, Elapsed::new(Limit::Idle, ms(20)))]
-    {
+    for (client, limit) in [(deadline, Limit::Total), (idle, Limit::Idle)] {
         let response = client.oneshot(inner.get(server.url()).build()?).await?;
         assert_eq!(response.status(), StatusCode::OK, "the head is there");
         let error = response.text().await.unwrap_err();
         assert!(error.is_timeout(), "{error:?}");
-        assert_eq!(find::<Elapsed>(&error), Some(&limit));
+        assert_eq!(find::<Elapsed>(&error).map(Elapsed::which), Some(limit));
     }
     Ok(())
 }

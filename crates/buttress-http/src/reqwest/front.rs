@@ -2,9 +2,10 @@ use std::{
     fmt, io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, Elapsed};
+use buttress_core::{BoxError, Deadline, Elapsed, Limit, edge, find};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -14,6 +15,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Unfit;
+use crate::is_timeout;
 
 /// Makes of a stack what reqwest's users are used to: requests made with reqwest's builder, and
 /// `response.json()`.
@@ -49,7 +51,7 @@ pub struct AsReqwestLayer;
 ///
 /// - The request's own [timeout](reqwest::Request::timeout) is the deadline of the whole, with all attempts,
 ///   unless an earlier one is [ambient](Deadline::current). reqwest obeys it in each attempt too, in place of
-///   its client's.
+///   its client's. Whoever of them notices first, the call fails with an [`Elapsed`].
 /// - The response tells the URL that it came from, after redirects. One that the stack has made itself, as a
 ///   fallback does, tells the request's.
 /// - A body whose limit passes fails with an error of reqwest's, whose
@@ -84,6 +86,8 @@ pin_project! {
 #[derive(Clone, Copy)]
 struct OwnLimit {
     deadline: Deadline,
+    /// How long it was, for the error.
+    limit: Duration,
     is_settled: bool,
 }
 
@@ -154,7 +158,7 @@ where
                     limit.settle();
                 }
                 let polled = OwnLimit::within(*limit, || answer.poll(cx));
-                let response = ready!(polled).map_err(Into::into)?;
+                let response = ready!(polled).map_err(|error| named(error.into(), *limit))?;
                 let url = url.take().expect("polled once more after it was ready");
                 Poll::Ready(Ok(of_reqwest(response, url)))
             }
@@ -163,6 +167,21 @@ where
                 Poll::Ready(Err(why.into()))
             }
         }
+    }
+}
+
+/// The error, by our name for it if it is the request's own limit that passed. reqwest has a timer of its own
+/// for it, and it is chance which of them is heard first.
+fn named(error: BoxError, limit: Option<OwnLimit>) -> BoxError {
+    match limit {
+        Some(OwnLimit { deadline, limit, .. })
+            if deadline.has_passed(edge::now())
+                && is_timeout(&*error)
+                && find::<Elapsed>(&*error).is_none() =>
+        {
+            Elapsed::new(Limit::Total, limit).into()
+        }
+        _ => error,
     }
 }
 
@@ -195,7 +214,8 @@ impl OwnLimit {
         let own = Deadline::after(*request.timeout()?);
         let ambient = Deadline::current();
         let deadline = Deadline::earlier(own, ambient)?;
-        Some(Self { deadline, is_settled: ambient.is_some() })
+        let limit = deadline.limit_from(edge::now());
+        Some(Self { deadline, limit, is_settled: ambient.is_some() })
     }
 
     fn within<T>(limit: Option<Self>, f: impl FnOnce() -> T) -> T {
