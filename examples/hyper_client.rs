@@ -57,7 +57,7 @@ async fn main() -> Result<(), BoxError> {
     let (mut repeated, mut failed) = (0, 0);
     for method in ["GET", "GET", "GET", "GET", "POST", "POST", "POST"] {
         let (status, attempts) = ask(method, &url).await?;
-        println!("{method:<4} {status} after {attempts} attempts");
+        println!("{method:<4} {status}, attempts: {attempts}");
         repeated += u32::from(method == "GET" && status == 200 && attempts == 2);
         failed += u32::from(method == "POST" && status == 500 && attempts == 1);
     }
