@@ -369,6 +369,61 @@ async fn what_never_got_onto_a_connection_was_not_sent() {
 
 // HTP-01
 #[tokio::test]
+async fn a_connection_whose_task_is_gone_may_have_sent_the_request() {
+    let seen = Arc::new(Notify::new());
+    let read = seen.clone();
+    let (address, _) = server(move |mut stream| {
+        let read = read.clone();
+        async move {
+            head(&mut stream).await;
+            read.notify_one();
+            std::future::pending::<()>().await;
+        }
+    })
+    .await;
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream))
+            .await
+            .unwrap();
+    let task = tokio::spawn(connection);
+    let answer = sender.send_request(Request::post("/").body("x".into()).unwrap());
+    let gone = async {
+        seen.notified().await;
+        task.abort();
+    };
+    let (answer, ()) = tokio::join!(answer, gone);
+    let error = BoxError::from(answer.unwrap_err());
+    assert_eq!(class_of(&error), TRANSIENT, "{error:?}");
+}
+
+// HTP-01
+#[tokio::test]
+async fn an_upgrade_that_came_to_nothing_is_no_request_that_was_not_sent() {
+    let (address, _) = server(|mut stream| async move {
+        head(&mut stream).await;
+        let granted = b"HTTP/1.1 101 Go on\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+        stream.write_all(granted).await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let task = tokio::spawn(connection.with_upgrades());
+    let (_tell, go_on) = tokio::sync::oneshot::channel();
+    let asks = Request::post("/").header("connection", "upgrade").header("upgrade", "x");
+    let answer = sender.send_request(asks.body(half_then_wait(go_on)).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 101);
+    // The request is still being sent, so the connection cannot be handed over yet.
+    task.abort();
+    let error = hyper::upgrade::on(answer).await.map(drop).unwrap_err();
+    assert!(error.is_canceled(), "so hyper calls it");
+    assert_eq!(class_of(&error.into()), TRANSIENT);
+}
+
+// HTP-01
+#[tokio::test]
 async fn a_pooled_connection_that_the_server_closes_never_makes_a_sent_request_look_unsent() {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = seen.clone();
