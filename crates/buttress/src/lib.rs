@@ -93,6 +93,7 @@
 //! |---|---|---|
 //! | `standard` | [`Standard`], and the six patterns of a client | yes |
 //! | `http` | [`http`](crate::http): classes, bodies, adapters for HTTP, hyper's among them | yes |
+//! | `reqwest`, `tonic` | the adapters for reqwest and for tonic's channel, and their errors | no |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
 //! | `shed` | [`ShedLayer`], admission for servers; with `deadline` and `http`, `ServerStandard` | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
