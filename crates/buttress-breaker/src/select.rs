@@ -3,6 +3,12 @@ use crate::Breaker;
 /// Which breaker a request asks.
 ///
 /// A [`Breaker`] is asked by every request, [`Breakers`](crate::Breakers) choose by its key.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a breaker for `{Req}`",
+    label = "a breaker layer in here was made of it",
+    note = "`BreakerLayer::new` takes a `Breaker::new(settings)?`, \
+            or for each key one, `Breakers::new(settings, key_of)?`"
+)]
 pub trait Select<Req: ?Sized> {
     /// The request's breaker.
     fn select(&self, request: &Req) -> Breaker;

@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use buttress_core::{BoxError, ErrorsAsFailures, Observe};
+use buttress_core::{BoxError, ErrorsAsFailures, IntoBoxError, Observe};
 use tower_service::Service;
 
 use crate::{
@@ -50,7 +50,7 @@ impl<S, B, O> BreakerService<S, B, O> {
 impl<S, B, O, Req> Service<Req> for BreakerService<S, B, O>
 where
     S: Service<Req>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     B: Select<Req>,
     O: Observe<S::Response> + Clone,
 {

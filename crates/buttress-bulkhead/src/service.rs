@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, ErrorsAsFailures, Observe};
+use buttress_core::{BoxError, CloneService, ErrorsAsFailures, IntoBoxError, Observe};
 use tower_service::Service;
 
 use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
@@ -38,8 +38,8 @@ impl<S, O> BulkheadService<S, O> {
 
 impl<S, O, Req> Service<Req> for BulkheadService<S, O>
 where
-    S: Service<Req> + Clone,
-    S::Error: Into<BoxError>,
+    S: Service<Req> + CloneService,
+    S::Error: IntoBoxError,
     O: Observe<S::Response> + Clone,
 {
     type Response = O::Response<Slot>;

@@ -82,6 +82,12 @@ pub enum Repeat {
 /// ```
 ///
 /// Call it through [`judge`]: our own refusals are none of its business.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say what `{Res}` means",
+    label = "a layer in here asks it",
+    note = "`HttpClass` and `GrpcClass` know `http::Response`s, `ErrorsAsFailures` is for all others",
+    note = "a closure can say it, too: `|result: Result<&{Res}, &BoxError>| Class::Success`, its types written"
+)]
 pub trait Classify<Res> {
     /// What `result` says. Called once an attempt, when its head is there.
     fn classify(&self, result: Result<&Res, &BoxError>) -> Class;
@@ -143,6 +149,7 @@ impl Class {
 
 // === impl Classify ===
 
+#[diagnostic::do_not_recommend]
 impl<F, Res> Classify<Res> for F
 where
     F: Fn(Result<&Res, &BoxError>) -> Class,

@@ -13,6 +13,12 @@ use std::hash::{Hash, Hasher};
 /// let by_tenant = |request: &(u32, &str)| request.0;
 /// assert_eq!(by_tenant.key(&(7, "hello")), 7);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` finds no key in `{Req}`",
+    label = "a layer in here asks it whom a request is for",
+    note = "`ByAuthority` is for `http::Request`s",
+    note = "a closure can say it, too: `|request: &{Req}| ..`, its type written, and what it returns `Hash + Eq`"
+)]
 pub trait KeyOf<Req: ?Sized> {
     /// The key, as it is kept.
     type Key: Hash + Eq;
@@ -27,6 +33,7 @@ pub trait KeyOf<Req: ?Sized> {
     fn key(&self, request: &Req) -> Self::Key;
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, Req: ?Sized, K> KeyOf<Req> for F
 where
     F: Fn(&Req) -> K,

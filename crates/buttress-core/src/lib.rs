@@ -12,11 +12,14 @@
 //! - [`KeyOf`]: which of many callees a request is for;
 //! - [`Health`], [`HealthSignal`]: what a part says of itself;
 //! - [`edge`]: the one door to the clocks and to chance;
-//! - [`timer`], [`ready`]: one timer for a whole stack, and readiness that counts against a limit.
+//! - [`timer`], [`ready`]: one timer for a whole stack, and readiness that counts against a limit;
+//! - [`CloneService`], [`IntoBoxError`]: what layers ask of the service beneath, by names that can say what to
+//!   do where it is not so.
 //!
 //! Applications use the `buttress` crate, which re-exports what they need. Whoever writes a layer of
 //! their own that is to be understood by ours depends on this crate alone.
 
+mod bounds;
 mod class;
 mod context;
 mod error;
@@ -33,6 +36,7 @@ pub mod ready;
 pub mod timer;
 
 pub use self::{
+    bounds::{CloneService, IntoBoxError},
     class::{Class, Classify, ErrorsAsFailures, Repeat, Verdict, judge},
     context::{Context, Deadline, Scope},
     error::{Both, BoxError, Elapsed, InvalidSetting, Limit, Reason, Rejected, find},

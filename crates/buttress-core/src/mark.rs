@@ -14,6 +14,11 @@ pub struct Substitute {
 ///
 /// Implemented by the classifiers of those protocols whose responses have a place for it. Closures and
 /// [`ErrorsAsFailures`] know of none, and mark nothing.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot mark `{Res}` as a substitute",
+    label = "a fallback in here marks its answers with it",
+    note = "implement `buttress::Mark<{Res}>` for the classifier: one that does nothing will do"
+)]
 pub trait Mark<Res> {
     /// Marks `response`.
     fn mark(&self, response: &mut Res, why: Substitute);
@@ -27,6 +32,7 @@ impl Substitute {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, Res> Mark<Res> for F
 where
     F: Fn(Result<&Res, &BoxError>) -> Class,

@@ -11,6 +11,14 @@ use std::{
 /// outcome says whether a repeat may help, this says whether it is possible and whether it is safe.
 /// The request that is sent may be of another type than the one that came, as when a body is recorded
 /// while it passes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot send `{Req}` again",
+    label = "a retry in here repeats by it",
+    note = "it repeats what is `Clone`: an `http::Request` if its body is, as `Full<Bytes>`",
+    note = "to repeat a body that streams, record it: `.replay(HttpReplay::record(64 * 1024))`; \
+            `GrpcReplay` does, but for `clone_bodies()`",
+    note = "to repeat nothing: `.replay(NoReplay)`"
+)]
 pub trait Replay<Req> {
     /// What the inner service is called with.
     type Sent;
@@ -41,6 +49,12 @@ pub trait Kept {
 /// What becomes of an answer that a repeat replaces.
 ///
 /// It must not be held while the retry sleeps: it may hold a connection. It is let go of before.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot let go of `{Res}`",
+    label = "a retry in here discards by it the answers that it repeats",
+    note = "`HttpReplay` and `GrpcReplay` discard `http::Response`s of an `http_body::Body`, \
+            `CloneReplay` and `NoReplay` any answer"
+)]
 pub trait Discard<Res> {
     /// Resolves when the answer is gone. Bounded in time and in work.
     type Discarding: Future<Output = ()>;
@@ -72,6 +86,7 @@ pub struct KeptNothing<Req> {
 
 // === impl CloneReplay ===
 
+#[diagnostic::do_not_recommend]
 impl<Req: Clone> Replay<Req> for CloneReplay {
     type Sent = Req;
     type Kept = KeptClone<Req>;

@@ -15,6 +15,12 @@ use crate::Cause;
 /// enters, for what to keep of it, and once when there is no answer.
 ///
 /// It is cloned for each call. Put what is large behind an [`Arc`](std::sync::Arc).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no fallback for `{Res}`",
+    label = "a fallback in here answers with it",
+    note = "a function goes to `.fallback(..)` or `FallbackLayer::respond_with(..)`: \
+            `|cause: &Cause<{Res}>| ..`, and it returns `{Res}`"
+)]
 pub trait Answer<Req, Res> {
     /// What is kept of a request.
     type Kept;

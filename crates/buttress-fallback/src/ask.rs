@@ -5,7 +5,7 @@ use std::{
     task::{Poll, ready},
 };
 
-use buttress_core::{BoxError, Context, Scope, ready::Call};
+use buttress_core::{BoxError, CloneService, Context, IntoBoxError, Scope, ready::Call};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -47,8 +47,8 @@ impl<K, S> Ask<K, S> {
 impl<K, S, Req, Res, Sent> Answer<Req, Res> for Ask<K, S>
 where
     K: Fn(&Req) -> Sent,
-    S: Service<Sent, Response = Res> + Clone,
-    S::Error: Into<BoxError>,
+    S: Service<Sent, Response = Res> + CloneService,
+    S::Error: IntoBoxError,
 {
     type Kept = (Sent, Context);
     type Future = AskFuture<S, Sent>;

@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, Classify, ErrorsAsFailures, Mark};
+use buttress_core::{BoxError, Classify, ErrorsAsFailures, IntoBoxError, Mark};
 use tower_service::Service;
 
 use crate::{Answer, ByClass, ResponseFuture, When, layer::Policy};
@@ -25,7 +25,7 @@ impl<S, A, C, W> FallbackService<S, A, C, W> {
 impl<S, Req, A, C, W> Service<Req> for FallbackService<S, A, C, W>
 where
     S: Service<Req>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     A: Answer<Req, S::Response> + Clone,
     C: Classify<S::Response> + Mark<S::Response> + Clone,
     W: When<S::Response> + Clone,

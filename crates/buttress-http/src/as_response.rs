@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use buttress_core::BoxError;
+use buttress_core::{BoxError, IntoBoxError};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
@@ -24,7 +24,8 @@ use crate::{ByCode, Refusal, refusal};
     message = "`RejectedAsResponseLayer` has no way to make a response with a body of type `{B}`",
     label = "its own responses need a body made from bytes",
     note = "the body of the service beneath has to be `From<bytes::Bytes>` (`Default` is enough for \
-            `RejectedAsResponseLayer::grpc()`), as those of axum and of `buttress::http::Body` are",
+            `RejectedAsResponseLayer::grpc()`), as those of axum and `buttress::http::Body` are",
+    note = "a client answers with `buttress::http::Body` in its adapter, as in `buttress::http::hyper(client)`",
     note = "put a layer between the two that maps the body, as tower-http's `MapResponseBodyLayer` \
             with `axum::body::Body::new`"
 )]
@@ -137,8 +138,20 @@ fn answer<B>(table: &impl Table<B>, error: &BoxError) -> Refusal {
     }
 }
 
+/// Never made. It is what the compiler lists where a server is given a service that can fail: axum asks for an
+/// error that becomes [`Infallible`], and what else becomes one is all that the compiler has to say.
+#[derive(Debug)]
+pub enum PutRejectedAsResponseLayerOutermost {}
+
+impl From<PutRejectedAsResponseLayerOutermost> for Infallible {
+    fn from(never: PutRejectedAsResponseLayerOutermost) -> Self {
+        match never {}
+    }
+}
+
 // === impl Table ===
 
+#[diagnostic::do_not_recommend]
 impl<B: From<Bytes>> Table<B> for ByReason {
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
         refusal(error)
@@ -149,6 +162,7 @@ impl<B: From<Bytes>> Table<B> for ByReason {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, B> Table<B> for F
 where
     F: Fn(&(dyn Error + 'static)) -> Option<Refusal>,
@@ -249,7 +263,7 @@ impl<T> fmt::Debug for RejectedAsResponseLayer<T> {
 impl<S, T, ReqB, B> Service<Request<ReqB>> for RejectedAsResponse<S, T>
 where
     S: Service<Request<ReqB>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     T: Table<B> + Clone,
 {
     type Response = Response<B>;

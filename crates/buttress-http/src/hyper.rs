@@ -4,13 +4,13 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, InvalidSetting, edge};
+use buttress_core::{BoxError, Deadline, IntoBoxError, InvalidSetting, edge};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::{Body, body::valid_idle};
+use crate::{Body, HttpClient, body::valid_idle};
 
 /// Makes hyper's client fit for a stack: the innermost service of every HTTP client stack over hyper.
 ///
@@ -99,12 +99,12 @@ impl<S> Hyper<S> {
     }
 }
 
-impl<S, ReqB, ResB> Service<Request<ReqB>> for Hyper<S>
+impl<S, ReqB> Service<Request<ReqB>> for Hyper<S>
 where
-    S: Service<Request<ReqB>, Response = Response<ResB>>,
-    S::Error: Into<BoxError>,
+    S: HttpClient<Request<ReqB>>,
+    S::Failure: IntoBoxError,
 {
-    type Response = Response<Body<ResB>>;
+    type Response = Response<Body<S::Body>>;
     type Error = BoxError;
     type Future = HyperFuture<S::Future>;
 

@@ -22,6 +22,7 @@ mod as_response;
 mod at_end;
 mod authority;
 mod body;
+mod bounds;
 mod chain;
 mod class;
 mod drain;
@@ -57,6 +58,7 @@ pub use self::{
     at_end::{AtEnd, ClassifyEnd, ReportBody, WholeBody},
     authority::{Authority, ByAuthority},
     body::Body,
+    bounds::HttpClient,
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
     errors::{is_connect, is_timeout},

@@ -60,6 +60,7 @@ pub(crate) fn safe(method: &Method, headers: &HeaderMap, extensions: &Extensions
 
 // === impl HttpReplay ===
 
+#[diagnostic::do_not_recommend]
 impl<B: Clone> Replay<Request<B>> for HttpReplay {
     type Sent = Request<B>;
     type Kept = KeptClone<Request<B>>;
@@ -75,6 +76,7 @@ impl<B: Clone> Replay<Request<B>> for HttpReplay {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<B: http_body::Body> Discard<Response<B>> for HttpReplay {
     type Discarding = Drain<B>;
 

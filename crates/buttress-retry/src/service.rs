@@ -5,7 +5,8 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Classify, CloneReplay, Discard, ErrorsAsFailures, Replay, ready::Ready,
+    BoxError, Classify, CloneReplay, CloneService, Discard, ErrorsAsFailures, IntoBoxError, Replay,
+    ready::Ready,
 };
 use tower_service::Service;
 
@@ -29,8 +30,8 @@ impl<S, C, R> RetryService<S, C, R> {
 
 impl<S, Req, C, R> Service<Req> for RetryService<S, C, R>
 where
-    S: Service<R::Sent> + Clone,
-    S::Error: Into<BoxError>,
+    S: Service<R::Sent> + CloneService,
+    S::Error: IntoBoxError,
     C: Classify<S::Response>,
     R: Replay<Req> + Discard<S::Response>,
 {

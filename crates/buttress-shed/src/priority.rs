@@ -34,6 +34,12 @@ pub enum Priority {
 /// assert_eq!(by_path.priority(&"/prefetch"), Priority::Sheddable);
 /// assert_eq!(Priority::SheddablePlus.priority(&"/prefetch"), Priority::SheddablePlus);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` gives no priority to `{Req}`",
+    label = "a shed layer in here asks it",
+    note = "a `Priority` gives itself to every request, a closure says it of each: \
+            `|request: &{Req}| Priority::Critical`, its type written"
+)]
 pub trait Prioritize<Req: ?Sized> {
     /// The request's priority. Asked once a request, when it arrives.
     fn priority(&self, request: &Req) -> Priority;
@@ -55,6 +61,7 @@ impl Priority {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<F, Req: ?Sized> Prioritize<Req> for F
 where
     F: Fn(&Req) -> Priority,

@@ -3,7 +3,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, Context as Ambient, ErrorsAsFailures, Observe};
+use buttress_core::{
+    BoxError, CloneService, Context as Ambient, ErrorsAsFailures, IntoBoxError, Observe,
+};
 use tower_service::Service;
 
 use crate::{Permit, Prioritize, Priority, ResponseFuture, Shed, shed::Decision};
@@ -41,8 +43,8 @@ impl<S, P, O> ShedService<S, P, O> {
 
 impl<S, P, O, Req> Service<Req> for ShedService<S, P, O>
 where
-    S: Service<Req> + Clone,
-    S::Error: Into<BoxError>,
+    S: Service<Req> + CloneService,
+    S::Error: IntoBoxError,
     P: Prioritize<Req>,
     O: Observe<S::Response> + Clone,
 {

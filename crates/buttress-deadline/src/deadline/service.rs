@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, Limit, ready::Ready};
+use buttress_core::{BoxError, CloneService, Deadline, IntoBoxError, Limit, ready::Ready};
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -27,8 +27,8 @@ impl<S> DeadlineService<S> {
 
 impl<S, Req> Service<Req> for DeadlineService<S>
 where
-    S: Service<Req> + Clone,
-    S::Error: Into<BoxError>,
+    S: Service<Req> + CloneService,
+    S::Error: IntoBoxError,
 {
     type Response = S::Response;
     type Error = BoxError;

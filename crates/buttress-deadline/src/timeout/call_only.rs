@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, Limit};
+use buttress_core::{BoxError, Deadline, IntoBoxError, Limit};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -88,7 +88,7 @@ impl<S> Layer<S> for CallTimeoutLayer {
 impl<S, Req> Service<Req> for CallTimeout<S>
 where
     S: Service<Req>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
 {
     type Response = S::Response;
     type Error = BoxError;

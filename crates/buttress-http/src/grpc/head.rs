@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use buttress_core::{Both, BoxError, Class, Elapsed};
+use buttress_core::{Both, BoxError, Class, Elapsed, IntoBoxError};
 use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame};
@@ -18,7 +18,7 @@ use super::{
     class::{AfterHead, of_end, of_head},
     code::Status,
 };
-use crate::errors::class_of;
+use crate::{HttpClient, errors::class_of};
 
 /// Lets a retry see the status that follows right after the head: the innermost layer of a gRPC client.
 ///
@@ -136,16 +136,16 @@ impl<S> Layer<S> for GrpcHeadLayer {
 
 // === impl GrpcHead ===
 
-impl<S, Req, B> Service<Req> for GrpcHead<S>
+impl<S, Req> Service<Req> for GrpcHead<S>
 where
-    S: Service<Req, Response = Response<B>>,
-    S::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    S: HttpClient<Req>,
+    S::Failure: IntoBoxError,
+    S::Body: Body<Data = Bytes> + Unpin,
+    <S::Body as Body>::Error: Into<BoxError>,
 {
-    type Response = Response<PeekedBody<B>>;
+    type Response = Response<PeekedBody<S::Body>>;
     type Error = BoxError;
-    type Future = GrpcHeadFuture<S::Future, B>;
+    type Future = GrpcHeadFuture<S::Future, S::Body>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)

@@ -113,6 +113,7 @@ fn percent_encoded(text: &str) -> HeaderValue {
 
 // === impl ByCode ===
 
+#[diagnostic::do_not_recommend]
 impl<B: Default> Table<B> for ByCode {
     fn refusal(&self, error: &(dyn Error + 'static)) -> Option<Refusal> {
         grpc_refusal(error)

@@ -161,6 +161,7 @@ impl<B: Body<Data = Bytes>> Replay<Request<B>> for GrpcReplay {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<B: Body> Discard<Response<B>> for GrpcReplay {
     type Discarding = Drain<B>;
 
@@ -171,6 +172,7 @@ impl<B: Body> Discard<Response<B>> for GrpcReplay {
 
 // === impl GrpcCloneReplay ===
 
+#[diagnostic::do_not_recommend]
 impl<B: Clone> Replay<Request<B>> for GrpcCloneReplay {
     type Sent = Request<B>;
     type Kept = KeptClone<Request<B>>;

@@ -5,7 +5,7 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Context as Ambient, Deadline, InvalidSetting, Reason, Rejected, edge,
+    BoxError, Context as Ambient, Deadline, IntoBoxError, InvalidSetting, Reason, Rejected, edge,
 };
 use http::{HeaderName, Request};
 use pin_project_lite::pin_project;
@@ -151,7 +151,7 @@ impl<S> Layer<S> for ReceiveDeadlineLayer {
 impl<S, B> Service<Request<B>> for ReceiveDeadline<S>
 where
     S: Service<Request<B>>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
 {
     type Response = S::Response;
     type Error = BoxError;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, InvalidSetting};
+use buttress_core::{BoxError, IntoBoxError, InvalidSetting};
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body::Body as HttpBody;
@@ -116,7 +116,7 @@ impl<S> Reqwest<S> {
 impl<S, B> Service<Request<B>> for Reqwest<S>
 where
     S: Service<reqwest::Request, Response = reqwest::Response>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     B: HttpBody<Data = Bytes> + Send + Sync + 'static,
     B::Error: Into<BoxError>,
 {
@@ -138,7 +138,7 @@ where
 impl<S, B> Service<Request<B>> for Translated<S>
 where
     S: Service<reqwest::Request, Response = reqwest::Response>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     B: HttpBody<Data = Bytes> + Send + Sync + 'static,
     B::Error: Into<BoxError>,
 {

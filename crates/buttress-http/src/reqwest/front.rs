@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, Elapsed, Limit, edge, find};
+use buttress_core::{BoxError, Deadline, Elapsed, IntoBoxError, Limit, edge, find};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -114,7 +114,7 @@ impl<S> Layer<S> for AsReqwestLayer {
 impl<S, B> Service<reqwest::Request> for AsReqwest<S>
 where
     S: Service<Request<reqwest::Body>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
     B: Body<Data = Bytes> + Send + Sync + 'static,
     B::Error: Into<BoxError>,
 {

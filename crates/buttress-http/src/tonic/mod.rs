@@ -11,7 +11,7 @@ use std::{
 };
 
 use ::tonic::body::Body as TonicBody;
-use buttress_core::{BoxError, Deadline, Elapsed, InvalidSetting, Limit, edge};
+use buttress_core::{BoxError, Deadline, Elapsed, IntoBoxError, InvalidSetting, Limit, edge};
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 pub use self::{body::ChannelBody, error::ChannelError, status::grpc_status};
-use crate::{Body, Code, Hyper, HyperFuture, hyper};
+use crate::{Body, Code, HttpClient, Hyper, HyperFuture, hyper};
 
 /// Makes tonic's channel fit for a stack: the innermost service of every stack under a generated client.
 ///
@@ -102,14 +102,14 @@ impl<S> Tonic<S> {
     }
 }
 
-impl<S, ReqB, ResB> Service<Request<ReqB>> for Tonic<S>
+impl<S, ReqB> Service<Request<ReqB>> for Tonic<S>
 where
-    S: Service<Request<TonicBody>, Response = Response<ResB>>,
-    S::Error: Into<BoxError>,
+    S: HttpClient<Request<TonicBody>>,
+    S::Failure: IntoBoxError,
     ReqB: http_body::Body<Data = Bytes> + Send + 'static,
     ReqB::Error: Into<BoxError>,
 {
-    type Response = Response<Body<ChannelBody<ResB>>>;
+    type Response = Response<Body<ChannelBody<S::Body>>>;
     type Error = BoxError;
     type Future = TonicFuture<S::Future>;
 
