@@ -98,6 +98,7 @@
 //! | `shed` | [`ShedLayer`], admission for servers; with `deadline` and `http`, `ServerStandard` | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
 
+mod check;
 #[cfg(all(feature = "deadline", feature = "http", feature = "shed"))]
 mod server;
 #[cfg(feature = "standard")]
@@ -137,29 +138,11 @@ pub use buttress_shed::{
     self as shed, FixedLimit, Priority, Shed, ShedLayer, ShedService, ShedSettings,
 };
 
+pub use self::check::check;
 #[cfg(all(feature = "deadline", feature = "http", feature = "shed"))]
 pub use self::server::{ServerBuilder, ServerService, ServerStandard};
 #[cfg(feature = "standard")]
 pub use self::standard::*;
-
-/// Fails to compile unless `service` answers requests of type `Req`.
-///
-/// A stack whose types do not meet has no `call`, and the compiler says no more than that. This says
-/// what is missing.
-///
-/// ```
-/// use buttress::BoxError;
-/// use tower::service_fn;
-///
-/// let echo = service_fn(|n: u32| async move { Ok::<_, BoxError>(n) });
-/// buttress::check::<u32, _>(&echo);
-/// ```
-pub fn check<Req, S>(service: &S)
-where
-    S: tower_service::Service<Req, Error = BoxError>,
-{
-    let _ = service;
-}
 
 #[cfg(doctest)]
 mod chapters;
