@@ -10,6 +10,10 @@ struct Readme;
 #[doc = include_str!("../../../docs/order.md")]
 struct Order;
 
+#[cfg(feature = "standard")]
+#[doc = include_str!("../../../docs/compile-errors.md")]
+struct CompileErrors;
+
 #[cfg(feature = "deadline")]
 #[doc = include_str!("../../../docs/deadline.md")]
 struct Deadline;
