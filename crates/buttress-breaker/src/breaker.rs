@@ -1,9 +1,11 @@
 use std::{
     fmt,
+    ops::{Deref, DerefMut},
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use buttress_core::{
@@ -13,10 +15,12 @@ use buttress_core::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
+    gate::Gate,
     machine::{End, Machine, Refused, Ticket, Transition},
-    settings::BreakerSettings,
+    settings::{BreakerSettings, Window},
     stats::{State, Stats},
-    sync::{Arc, Mutex, lock},
+    sync::{Arc, Mutex, MutexGuard, lock},
+    window::nanos,
 };
 
 /// The name that refusals carry.
@@ -74,15 +78,33 @@ pub struct Admission {
 }
 
 struct Shared {
+    gate: Gate,
     machine: Mutex<Machine>,
-    // Kept once for all breakers of a map, whatever else is counted by loom.
-    settings: std::sync::Arc<BreakerSettings>,
+    // Whatever else is counted by loom.
+    kind: std::sync::Arc<Kind>,
     /// Which of many it is, for events.
     key: Option<Box<str>>,
     /// Made when somebody watches: most breakers of a map are never watched.
-    watch: OnceLock<watch::Sender<State>>,
-    /// The newest epoch that watchers were told of. Written under the lock of `watch` alone.
+    watch: OnceLock<Box<Watched>>,
+}
+
+/// What all breakers of a map have in common, and is kept once for them.
+pub(crate) struct Kind {
+    pub(crate) settings: BreakerSettings,
+    /// From where on the gates count time.
+    origin: Instant,
+}
+
+struct Watched {
+    sender: watch::Sender<State>,
+    /// The newest epoch that watchers were told of. Written under the lock of `sender` alone.
     told: AtomicU64,
+}
+
+/// The machine, while nothing goes past the lock.
+struct Held<'a> {
+    machine: MutexGuard<'a, Machine>,
+    shared: &'a Shared,
 }
 
 // === impl Breaker ===
@@ -95,21 +117,19 @@ impl Breaker {
     /// Names the setting that cannot work.
     pub fn new(settings: BreakerSettings) -> Result<Self, InvalidSetting> {
         settings.check()?;
-        Ok(Self::unchecked(std::sync::Arc::new(settings), None))
+        Ok(Self::unchecked(Kind::new(settings), None))
     }
 
-    pub(crate) fn unchecked(
-        settings: std::sync::Arc<BreakerSettings>,
-        key: Option<Box<str>>,
-    ) -> Self {
-        let machine = Mutex::new(Machine::new(&settings, edge::now()));
-        let (watch, told) = Default::default();
-        Self { shared: Arc::new(Shared { machine, settings, key, watch, told }) }
+    pub(crate) fn unchecked(kind: std::sync::Arc<Kind>, key: Option<Box<str>>) -> Self {
+        let machine = Machine::new(&kind.settings, edge::now());
+        let gate = Gate::new(machine.promise(&kind.settings, kind.origin));
+        let (machine, watch) = (Mutex::new(machine), OnceLock::new());
+        Self { shared: Arc::new(Shared { gate, machine, kind, key, watch }) }
     }
 
     /// One that is [forced closed](Self::force_closed) from the start, and says nothing of that.
-    pub(crate) fn unprotected(settings: std::sync::Arc<BreakerSettings>, key: &str) -> Self {
-        let breaker = Self::unchecked(settings, Some(key.into()));
+    pub(crate) fn unprotected(kind: std::sync::Arc<Kind>, key: &str) -> Self {
+        let breaker = Self::unchecked(kind, Some(key.into()));
         let now = edge::now();
         breaker.look(|machine, _| {
             machine.force_closed(now);
@@ -133,26 +153,51 @@ impl Breaker {
 
     /// Asks to be let through, and spares a clone.
     pub(crate) fn enter(self) -> Result<Admission, Rejected> {
-        let (now, deadline) = (edge::now(), Deadline::current());
-        match self.with(|machine, settings| machine.admit(settings, now, edge::unit)) {
-            Ok(ticket) => Ok(Admission { breaker: self, ticket: Some(ticket), deadline }),
-            Err(refused) => Err(self.rejected(refused)),
+        let ticket = match self.shared.gate.admit() {
+            Some(epoch) => {
+                let started = self.settings().slow_call.map(|_| edge::now());
+                Ticket::counted(epoch, started)
+            }
+            None => self.ask()?,
+        };
+        let deadline = Deadline::current();
+        Ok(Admission { breaker: self, ticket: Some(ticket), deadline })
+    }
+
+    #[cold]
+    fn ask(&self) -> Result<Ticket, Rejected> {
+        let now = edge::now();
+        if let Some(refused) = self.refused_past_the_lock(now) {
+            return Err(self.rejected(refused));
         }
+        let asked = self.with(|machine, settings| machine.admit(settings, now, edge::unit));
+        asked.map_err(|refused| self.rejected(refused))
     }
 
     /// Refuses a call that may not ask, and counts it.
     pub(crate) fn refuse(&self) -> Rejected {
         let now = edge::now();
-        let refused = self.with(|machine, _| machine.refuse(now));
+        let past_the_lock = self.refused_past_the_lock(now);
+        let refused = past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse(now)));
         self.rejected(refused)
+    }
+
+    fn refused_past_the_lock(&self, now: Instant) -> Option<Refused> {
+        let now = self.shared.kind.nanos(now);
+        let until = self.shared.gate.refuse(now)?;
+        let retry_in = (until < u64::MAX).then(|| Duration::from_nanos(until - now));
+        Some(Refused { retry_in })
     }
 
     /// Whether a call that asks now would be refused. Reads no clock while it is closed: each service asks
     /// before each call.
     pub(crate) fn refuses(&self) -> bool {
-        self.look(|machine, settings| {
-            !machine.is_closed() && machine.refuses(settings, edge::now())
-        })
+        if self.shared.gate.admits() {
+            return false;
+        }
+        let now = edge::now();
+        self.shared.gate.refuses(self.shared.kind.nanos(now))
+            || self.look(|machine, settings| machine.refuses(settings, now))
     }
 
     /// The state now.
@@ -179,17 +224,20 @@ impl Breaker {
     /// alive.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<State> {
-        let sender = self.shared.watch.get_or_init(|| watch::Sender::new(State::Closed));
+        let watched = self.shared.watch.get_or_init(|| {
+            let (sender, told) = (watch::Sender::new(State::Closed), AtomicU64::new(0));
+            Box::new(Watched { sender, told })
+        });
         // Only now is the present told: whoever changes it after this reading finds the sender.
         let (epoch, state) = self.look(|machine, _| machine.decided());
         self.tell(epoch, state);
-        sender.subscribe()
+        watched.sender.subscribe()
     }
 
     /// The settings it was made with.
     #[must_use]
     pub fn settings(&self) -> &BreakerSettings {
-        &self.shared.settings
+        &self.shared.kind.settings
     }
 
     /// Refuses all calls until [`reset`](Self::reset), as before work on the callee.
@@ -239,17 +287,22 @@ impl Breaker {
             && self.look(|machine, settings| machine.may_be_forgotten(settings, now))
     }
 
+    #[cfg(buttress_loom)]
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.shared.gate
+    }
+
     /// Looks at the machine, or changes what does not change its state.
     pub(crate) fn look<T>(&self, f: impl FnOnce(&mut Machine, &BreakerSettings) -> T) -> T {
-        f(&mut lock(&self.shared.machine), &self.shared.settings)
+        f(&mut Held::new(&self.shared), self.settings())
     }
 
     /// Works the machine. What it decides is told after the lock is free again: those who hear of it may
     /// ask the breaker.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Machine, &BreakerSettings) -> T) -> T {
         let (value, news) = {
-            let mut machine = lock(&self.shared.machine);
-            let value = f(&mut machine, &self.shared.settings);
+            let mut machine = Held::new(&self.shared);
+            let value = f(&mut machine, self.settings());
             (value, machine.news())
         };
         for transition in news {
@@ -276,12 +329,12 @@ impl Breaker {
     /// Tells watchers, if there are any, unless they know of something newer: whoever decided later may
     /// have been faster.
     fn tell(&self, epoch: u64, state: State) {
-        let Some(sender) = self.shared.watch.get() else { return };
-        sender.send_if_modified(|told| {
-            if epoch < self.shared.told.load(Relaxed) {
+        let Some(watched) = self.shared.watch.get() else { return };
+        watched.sender.send_if_modified(|told| {
+            if epoch < watched.told.load(Relaxed) {
                 return false;
             }
-            self.shared.told.store(epoch, Relaxed);
+            watched.told.store(epoch, Relaxed);
             std::mem::replace(told, state) != state
         });
     }
@@ -302,14 +355,14 @@ impl Breaker {
     }
 
     fn name(&self) -> Option<&str> {
-        self.shared.settings.name.as_deref()
+        self.settings().name.as_deref()
     }
 }
 
 /// A breaker with the default [settings](BreakerSettings).
 impl Default for Breaker {
     fn default() -> Self {
-        Self::unchecked(Default::default(), None)
+        Self::unchecked(Kind::new(BreakerSettings::default()), None)
     }
 }
 
@@ -338,6 +391,49 @@ impl fmt::Debug for Breaker {
     }
 }
 
+// === impl Kind ===
+
+impl Kind {
+    pub(crate) fn new(settings: BreakerSettings) -> std::sync::Arc<Self> {
+        std::sync::Arc::new(Self { settings, origin: edge::now() })
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        nanos(now.saturating_duration_since(self.origin))
+    }
+}
+
+// === impl Held ===
+
+impl<'a> Held<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let mut machine = lock(&shared.machine);
+        machine.take_in(shared.gate.shut());
+        Self { machine, shared }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let Kind { settings, origin } = &*self.shared.kind;
+        self.shared.gate.open(self.machine.promise(settings, *origin));
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+}
+
 // === impl Admission ===
 
 impl Admission {
@@ -349,6 +445,29 @@ impl Admission {
         }
     }
 
+    /// Counts a success past the lock, if it changes nothing else.
+    fn succeed(&mut self) -> bool {
+        let Some(ticket) = &self.ticket else { return true };
+        let Some(epoch) = ticket.counted_in() else { return false };
+        let (shared, settings) = (&self.breaker.shared, self.breaker.settings());
+        let now = match (settings.window, settings.slow_call) {
+            (Window::Count(_), None) => 0,
+            (_, slow) => {
+                let now = edge::now();
+                if slow.is_some_and(|slow| slow <= ticket.took(now)) {
+                    return false;
+                }
+                shared.kind.nanos(now)
+            }
+        };
+        let counted = shared.gate.succeed(epoch, now);
+        if counted {
+            self.ticket = None;
+        }
+        counted
+    }
+
+    #[cold]
     fn end(&mut self, now: Instant, end: End) {
         if let Some(ticket) = self.ticket.take() {
             self.breaker.with(|machine, settings| {
@@ -367,7 +486,9 @@ impl Permit for Admission {
             Verdict::Bad => End::Bad,
             Verdict::Neutral => End::Neutral,
         };
-        self.end(edge::now(), end);
+        if end != End::Good || !self.succeed() {
+            self.end(edge::now(), end);
+        }
     }
 }
 
@@ -403,6 +524,138 @@ mod tests {
         assert_eq!(*watch.borrow(), State::Open);
         breaker.tell(3, State::Closed);
         assert_eq!(*watch.borrow(), State::Closed);
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn below(n: u32) -> u32 {
+        (edge::unit() * f64::from(n)) as u32
+    }
+
+    fn one_of<T: Copy>(of: &[T]) -> T {
+        of[below(u32::try_from(of.len()).unwrap()) as usize]
+    }
+
+    fn any_settings() -> BreakerSettings {
+        let calls = Window::calls(3 + below(6));
+        let settings = BreakerSettings::default()
+            .window(one_of(&[calls, Window::time(20 * MS), Window::time(100 * MS)]))
+            .min_calls(1 + below(3))
+            .failure_rate(one_of(&[0.1, 0.5, 1.0]))
+            .slow_rate(one_of(&[0.3, 0.8]))
+            .probes(1 + below(2))
+            .open(30 * MS)
+            .open_jitter(0.0)
+            .shadow(one_of(&[false, false, true]));
+        let settings = if below(2) == 0 { settings.slow_call(10 * MS) } else { settings };
+        if below(2) == 0 { settings.consecutive(3) } else { settings }
+    }
+
+    /// A breaker, and a machine to which all goes through a lock.
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_past_the_lock_changes_nothing_but_the_cost() {
+        let mut past = 0;
+        for seed in 0..3000 {
+            edge::seed(seed);
+            let settings = any_settings();
+            let breaker = Breaker::new(settings.clone()).unwrap();
+            let mut machine = Machine::new(&settings, edge::now());
+            let mut calls = Vec::new();
+            for step in 0..80 {
+                let now = edge::now();
+                match below(12) {
+                    0..4 => {
+                        past += u32::from(breaker.shared.gate.admits());
+                        let refuses = machine.refuses(&settings, now);
+                        assert_eq!(breaker.refuses(), refuses, "seed {seed}, step {step}");
+                        let admission = breaker.admit();
+                        let ticket = machine.admit(&settings, now, || 0.5);
+                        match (admission, ticket) {
+                            (Ok(admission), Ok(ticket)) => calls.push((admission, ticket)),
+                            (Err(rejected), Err(refused)) => assert_eq!(
+                                rejected.retry_after(),
+                                refused.retry_in,
+                                "seed {seed}, step {step}"
+                            ),
+                            (one, other) => panic!("seed {seed}, step {step}: {one:?}, {other:?}"),
+                        }
+                    }
+                    4..8 if !calls.is_empty() => {
+                        let which = below(u32::try_from(calls.len()).unwrap());
+                        let (admission, ticket) = calls.swap_remove(which as usize);
+                        let (class, end) = one_of(&[
+                            (Some(Class::Success), End::Good),
+                            (Some(Class::Success), End::Good),
+                            (Some(Class::Unreachable), End::Bad),
+                            (Some(Class::CallerError), End::Neutral),
+                            (None, End::Dropped),
+                        ]);
+                        match class {
+                            Some(class) => admission.report(class),
+                            None => drop(admission),
+                        }
+                        machine.end(&settings, now, || 0.5, ticket, end);
+                    }
+                    8 => {
+                        let stats = machine.stats(now);
+                        assert_eq!(breaker.stats(), stats, "seed {seed}, step {step}");
+                    }
+                    9 => tokio::time::advance(Duration::from_micros(one_of(&[1, 700, 9000]))).await,
+                    10 => tokio::time::advance(Duration::from_millis(one_of(&[2, 30, 200]))).await,
+                    _ => match below(30) {
+                        0 => {
+                            breaker.force_open();
+                            machine.force_open(now);
+                        }
+                        1 => {
+                            breaker.force_closed();
+                            machine.force_closed(now);
+                        }
+                        2..5 => {
+                            breaker.reset();
+                            machine.reset(now);
+                        }
+                        _ => {}
+                    },
+                }
+                assert_eq!(
+                    (breaker.state(), breaker.sample(now).since),
+                    (machine.state(edge::now()), Some(machine.since(now))),
+                    "seed {seed}, step {step}"
+                );
+            }
+        }
+        assert!(past > 10_000, "only {past} went past it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_success_is_looked_at_where_calls_have_left_the_window_since() {
+        let settings = BreakerSettings::default().min_calls(2).window(Window::time(10 * MS));
+        let breaker = Breaker::new(settings).unwrap();
+        let call = |class| breaker.admit().unwrap().report(class);
+        (0..4).for_each(|_| call(Class::Success));
+        tokio::time::advance(5 * MS).await;
+        (0..2).for_each(|_| call(Class::Unreachable));
+        tokio::time::advance(5 * MS).await;
+        assert_eq!((breaker.stats().window.calls, breaker.state()), (2, State::Closed));
+        call(Class::Success);
+        assert_eq!(breaker.state(), State::Open, "two of three have failed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_asked_while_it_is_open_is_not_left_alone() {
+        let settings =
+            BreakerSettings::quiet().open_jitter(0.0).open(5000 * MS).open_max(5000 * MS);
+        let breaker = Breaker::new(settings).unwrap();
+        (0..5).for_each(|_| breaker.admit().unwrap().report(Class::Unreachable));
+        tokio::time::advance(4000 * MS).await;
+        assert!(breaker.admit().is_err());
+        let forgets =
+            || breaker.look(|machine, settings| machine.may_be_forgotten(settings, edge::now()));
+        tokio::time::advance(49_999 * MS).await;
+        assert!(!forgets());
+        tokio::time::advance(1001 * MS).await;
+        assert!(forgets(), "ten open times after it could be asked in vain");
     }
 
     #[cfg(target_pointer_width = "64")]

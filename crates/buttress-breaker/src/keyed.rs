@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     Breaker, Select,
+    breaker::Kind,
     settings::BreakerSettings,
     stats::Stats,
     sync::{Arc, Mutex, lock},
@@ -71,7 +72,7 @@ pub struct Breakers<K, F> {
 }
 
 struct Shared<K> {
-    settings: std::sync::Arc<BreakerSettings>,
+    kind: std::sync::Arc<Kind>,
     capacity: usize,
     hashes: RandomState,
     map: Mutex<Map<K>>,
@@ -150,10 +151,10 @@ impl<K, F> Breakers<K, F> {
         if !(1..=10_000_000).contains(&capacity) {
             return Err(InvalidSetting::new("capacity", "must be 1 to 10000000"));
         }
-        let settings = std::sync::Arc::new(settings);
-        let overflow = Breaker::unprotected(settings.clone(), "(overflow)");
+        let kind = Kind::new(settings);
+        let overflow = Breaker::unprotected(kind.clone(), "(overflow)");
         let map = Mutex::new(Map::new());
-        let shared = Shared { settings, capacity, hashes: RandomState::new(), map, overflow };
+        let shared = Shared { kind, capacity, hashes: RandomState::new(), map, overflow };
         Ok(Self { shared: Arc::new(shared), key_of, label: None })
     }
 
@@ -233,7 +234,7 @@ impl<K, F> Breakers<K, F> {
     /// The settings that they are made with.
     #[must_use]
     pub fn settings(&self) -> &BreakerSettings {
-        &self.shared.settings
+        &self.shared.kind.settings
     }
 
     fn find_or_make<Req: ?Sized>(&self, request: &Req) -> Breaker
@@ -278,7 +279,7 @@ impl<K, F> Breakers<K, F> {
     {
         let key = self.key_of.key(request);
         let label = self.label.map(|label| label(&key).into_boxed_str());
-        let breaker = Breaker::unchecked(self.shared.settings.clone(), label);
+        let breaker = Breaker::unchecked(self.shared.kind.clone(), label);
         Arc::new(Kept { key, breaker, used: AtomicU64::new(0) })
     }
 }
@@ -303,7 +304,7 @@ impl<K, F> fmt::Debug for Breakers<K, F> {
         f.debug_struct("Breakers")
             .field("len", &self.len())
             .field("capacity", &self.shared.capacity)
-            .field("settings", &self.shared.settings)
+            .field("settings", &self.shared.kind.settings)
             .finish_non_exhaustive()
     }
 }

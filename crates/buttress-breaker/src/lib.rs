@@ -27,6 +27,7 @@
 
 mod breaker;
 mod future;
+mod gate;
 mod keyed;
 mod layer;
 mod machine;

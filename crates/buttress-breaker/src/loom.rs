@@ -163,3 +163,93 @@ fn a_probe_that_ends_well_while_its_lease_does_closes_it_either_way() {
         assert_eq!(state(&breaker, later), expected);
     });
 }
+
+/// Lets a call through as handles do: past the lock, if that was promised.
+fn enter(breaker: &Breaker, now: Instant) -> Option<Ticket> {
+    match breaker.gate().admit() {
+        Some(epoch) => Some(Ticket::counted(epoch, None)),
+        None => admit(breaker, now),
+    }
+}
+
+/// Ends it well, as handles do.
+fn succeed(breaker: &Breaker, now: Instant, ticket: Ticket) {
+    let past = ticket.counted_in().is_some_and(|epoch| breaker.gate().succeed(epoch, 0));
+    if !past {
+        end(breaker, now, ticket, End::Good);
+    }
+}
+
+/// One call has succeeded, so that the next ones need no lock.
+fn with_a_gate_that_is_open() -> (Breaker, Instant) {
+    let settings = BreakerSettings::default()
+        .window(Window::calls(4))
+        .min_calls(1)
+        .consecutive(1)
+        .open_jitter(0.0);
+    let (breaker, now) = (Breaker::new(settings).unwrap(), edge::now());
+    let first = enter(&breaker, now).unwrap();
+    succeed(&breaker, now, first);
+    (breaker, now)
+}
+
+#[test]
+fn past_the_lock_no_answer_from_before_counts_after() {
+    loom::model(|| {
+        let (breaker, now) = with_a_gate_that_is_open();
+        let bad = enter(&breaker, now).unwrap();
+        let calling = {
+            let breaker = breaker.clone();
+            thread::spawn(move || {
+                let ticket = enter(&breaker, now)?;
+                succeed(&breaker, now, ticket);
+                ticket.counted_in()
+            })
+        };
+        end(&breaker, now, bad, End::Bad);
+        breaker.with(|machine, _| machine.reset(now));
+        let epoch = calling.join().unwrap();
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        // Two turns: it opened, and it was closed.
+        let counts_now = u32::from(epoch == Some(2));
+        assert_eq!((stats.window.calls, stats.window.failures), (counts_now, 0), "{stats:?}");
+        assert_eq!((stats.in_flight(), stats.failure), (0, 1), "{stats:?}");
+        assert_eq!(stats.started + stats.rejected, 3, "{stats:?}");
+    });
+}
+
+#[test]
+fn past_the_lock_what_is_said_of_all_calls_is_whole() {
+    loom::model(|| {
+        let (breaker, now) = with_a_gate_that_is_open();
+        let calling = {
+            let breaker = breaker.clone();
+            thread::spawn(move || {
+                let ticket = enter(&breaker, now).expect("it is closed");
+                succeed(&breaker, now, ticket);
+            })
+        };
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        assert!(stats.success <= stats.started && stats.started <= 2, "{stats:?}");
+        assert_eq!(u64::from(stats.window.calls), stats.success);
+        calling.join().unwrap();
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        assert_eq!((stats.started, stats.success, stats.window.calls), (2, 2, 2));
+    });
+}
+
+#[test]
+fn past_the_lock_every_refusal_is_counted_and_none_comes_after_the_reset() {
+    loom::model(|| {
+        let (breaker, now) = opened(1);
+        let asking = {
+            let breaker = breaker.clone();
+            thread::spawn(move || breaker.gate().refuse(0).is_some())
+        };
+        breaker.with(|machine, _| machine.reset(now));
+        assert!(breaker.gate().refuse(0).is_none());
+        let refused = asking.join().unwrap();
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        assert_eq!((stats.rejected, stats.started), (u64::from(refused), 1));
+    });
+}

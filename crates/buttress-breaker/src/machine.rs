@@ -24,9 +24,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{
+    gate::{Counted, Promise},
     settings::BreakerSettings,
     stats::{State, Stats},
-    window::{Mark, Ring},
+    window::{Mark, Ring, nanos},
 };
 
 /// For how many of the longest open times a breaker that is not closed must be left alone before it may
@@ -50,8 +51,12 @@ pub(crate) struct Machine {
     /// not keep room for it.
     outage: Option<Box<Outage>>,
     stats: Stats,
-    news: Vec<Transition>,
+    /// Apart, as nearly all breakers have none at nearly all times.
+    news: Option<Box<News>>,
 }
+
+#[derive(Debug, Default)]
+struct News(Vec<Transition>);
 
 #[derive(Debug)]
 struct Outage {
@@ -99,7 +104,8 @@ struct Probe {
 pub(crate) struct Ticket {
     epoch: u64,
     kind: Kind,
-    started: Instant,
+    /// Where it matters how long it takes.
+    started: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +187,7 @@ impl Machine {
             run: 0,
             outage: None,
             stats: Stats::default(),
-            news: Vec::new(),
+            news: None,
         }
     }
 
@@ -204,7 +210,7 @@ impl Machine {
             }
         };
         self.stats.started += 1;
-        Ok(Ticket { epoch: self.epoch, kind, started: now })
+        Ok(Ticket { epoch: self.epoch, kind, started: Some(now) })
     }
 
     fn ask(
@@ -282,7 +288,7 @@ impl Machine {
         ticket: Ticket,
         end: End,
     ) {
-        let took = now.saturating_duration_since(ticket.started);
+        let took = ticket.took(now);
         let said = Outcome::new(settings, took, end);
         let outcome = if self.hears(ticket, said) { said } else { Outcome::Stale };
         self.count(outcome);
@@ -366,6 +372,11 @@ impl Machine {
             // An answer, though late, ends the run.
             _ => 0,
         };
+        self.verdict(settings)
+    }
+
+    /// Why it is time to open, if it is.
+    fn verdict(&self, settings: &BreakerSettings) -> Option<Why> {
         if settings.consecutive.is_some_and(|most| most <= self.run) {
             return Some(Why::Consecutive);
         }
@@ -418,12 +429,57 @@ impl Machine {
             outage.asked = outage.asked.max(at);
         }
         let (epoch, shadow) = (self.epoch, self.shadow);
-        self.news.push(Transition { epoch, from, to, why, shadow });
+        let news = self.news.get_or_insert_default();
+        news.0.push(Transition { epoch, from, to, why, shadow });
+    }
+
+    // === past the lock ===
+
+    /// What it would answer whoever comes next, and what it would do. Time counts from `origin`.
+    pub(crate) fn promise(&self, settings: &BreakerSettings, origin: Instant) -> Promise {
+        let closed = self.is_closed();
+        // More successes make no share larger. But fewer calls than the minimum are not looked at yet, and one
+        // more might change that; so it might where calls have left the window since. (Forced, it looks at
+        // none.)
+        let counts = closed
+            && self.stats.window.calls >= settings.min_calls
+            && self.verdict(settings).is_none();
+        let until = match self.phase {
+            Phase::Open(until) if !self.shadow => Some(until),
+            _ => None,
+        };
+        let since_origin = |until: Option<Instant>| {
+            until.map_or(u64::MAX, |until| nanos(until.saturating_duration_since(origin)))
+        };
+        Promise {
+            admits: closed,
+            epoch: self.epoch,
+            refuses_until: until.map(since_origin),
+            counts_until: counts.then(|| self.ring.newest_ends(origin)),
+        }
+    }
+
+    /// Takes in what was counted on its promise.
+    pub(crate) fn take_in(&mut self, counted: Counted) {
+        let Counted { started, refused, good } = counted;
+        self.stats.started += u64::from(started);
+        self.stats.rejected += u64::from(refused);
+        if let (Phase::Open(Some(until)), Some(outage), 1..) =
+            (&self.phase, &mut self.outage, refused)
+        {
+            // Nobody wrote down when: no later than then.
+            outage.asked = outage.asked.max(*until);
+        }
+        if good > 0 {
+            self.stats.success += u64::from(good);
+            self.ring.record_good(good, &mut self.stats.window);
+            self.run = 0;
+        }
     }
 
     /// What it decided since this was last called.
     pub(crate) fn news(&mut self) -> Vec<Transition> {
-        std::mem::take(&mut self.news)
+        self.news.take().map(|news| news.0).unwrap_or_default()
     }
 
     // === by hand ===
@@ -503,6 +559,25 @@ impl Machine {
             Phase::Open(until) => until.is_some_and(|until| until <= now) && left_alone(),
             Phase::HalfOpen(_) => left_alone(),
         }
+    }
+}
+
+// === impl Ticket ===
+
+impl Ticket {
+    /// For a call that is let through while it is closed.
+    pub(crate) const fn counted(epoch: u64, started: Option<Instant>) -> Self {
+        Self { epoch, kind: Kind::Counted, started }
+    }
+
+    /// The epoch, if it is of a call that was let through while it was closed, and not of a probe.
+    pub(crate) fn counted_in(&self) -> Option<u64> {
+        (self.kind == Kind::Counted).then_some(self.epoch)
+    }
+
+    /// How long the call took.
+    pub(crate) fn took(&self, now: Instant) -> Duration {
+        self.started.map_or(Duration::ZERO, |started| now.saturating_duration_since(started))
     }
 }
 

@@ -68,6 +68,25 @@ impl Ring {
         }
     }
 
+    /// Records so many good calls, of before the newest slot ends.
+    pub(crate) fn record_good(&mut self, calls: u32, tally: &mut Tally) {
+        match self {
+            Self::Last(last) => (0..calls).for_each(|_| last.record(Mark::Good, tally)),
+            Self::Slots(slots) => slots.add(Tally { calls, ..Tally::default() }, tally),
+        }
+    }
+
+    /// When the newest slot ends, in nanoseconds since `origin`. Never where there are none.
+    pub(crate) fn newest_ends(&self, origin: Instant) -> u64 {
+        match self {
+            Self::Last(_) => u64::MAX,
+            Self::Slots(slots) => {
+                let before = nanos(slots.origin.saturating_duration_since(origin));
+                before.saturating_add((slots.newest + 1).saturating_mul(slots.width))
+            }
+        }
+    }
+
     /// Forgets what is too old at `now`.
     pub(crate) fn slide(&mut self, now: Instant, tally: &mut Tally) {
         match self {
@@ -116,9 +135,13 @@ impl Slots {
 
     fn record(&mut self, now: Instant, mark: Mark, tally: &mut Tally) {
         self.slide(now, tally);
+        self.add(Tally::of(mark), tally);
+    }
+
+    fn add(&mut self, calls: Tally, tally: &mut Tally) {
         let slot = (self.newest % SLOTS as u64) as usize;
-        self.slots[slot].add(Tally::of(mark));
-        tally.add(Tally::of(mark));
+        self.slots[slot].add(calls);
+        tally.add(calls);
     }
 
     /// A clock that went back changes nothing: the newest slot stays the newest.
@@ -166,6 +189,6 @@ impl Tally {
 }
 
 /// As far as 64 bits go: 584 years.
-fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
