@@ -1,13 +1,16 @@
 //! The steps of `cargo xtask test`.
 //!
-//! They share one set of features, `--workspace --all-features`, and one target folder, so that each builds on
-//! what the one before it has built. Only loom, whose flag reaches every crate, keeps a folder of its own.
+//! They share one set of features and one target folder, so that each builds on what the one before it has
+//! built. Only loom, whose flag reaches every crate, keeps a folder of its own.
 
 use std::{fmt, time::Duration};
 
 use clap::ValueEnum;
 
 use crate::{bench, command::Cmd, features, loom, rules, workspace::Workspace};
+
+/// All but the benches, one of whose features brings the peers that `cargo xtask bench` compares us with.
+const EVERYTHING: &str = "--workspace --exclude buttress-benches --all-features";
 
 /// How a step ended: a few words for the summary, or why it failed.
 pub(crate) type Outcome = Result<String, String>;
@@ -53,10 +56,12 @@ impl Step {
             Self::Rules => rules::step(workspace),
             Self::Fmt => plain(&Cmd::cargo("fmt --all --check")),
             Self::Clippy => {
-                plain(&Cmd::cargo("clippy --workspace --all-targets --all-features -- -D warnings"))
+                let deny = "--all-targets -- -D warnings";
+                plain(&Cmd::cargo(&format!("clippy {EVERYTHING} {deny}")))?;
+                plain(&Cmd::cargo(&format!("clippy -p {} {deny}", bench::PACKAGE)))
             }
             Self::Docs => plain(
-                &Cmd::cargo("doc --workspace --no-deps --all-features")
+                &Cmd::cargo(&format!("doc {EVERYTHING} --no-deps"))
                     .flags("RUSTDOCFLAGS", "-D warnings"),
             ),
             Self::Tests => tests(),
@@ -101,7 +106,7 @@ pub(crate) fn passed(line: &str) -> Option<u64> {
 
 fn tests() -> Outcome {
     let mut total = 0;
-    Cmd::cargo("test --workspace --all-features").read(|line| {
+    Cmd::cargo(&format!("test {EVERYTHING}")).read(|line| {
         total += passed(line).unwrap_or(0);
     })?;
     Ok(format!("{total} passed"))

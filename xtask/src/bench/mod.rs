@@ -3,17 +3,27 @@
 mod callgrind;
 mod counts;
 mod gate;
+mod table;
+
+use std::{fs, path::PathBuf};
 
 use self::{
     counts::Row,
     gate::{Baseline, Tools},
+    table::Report,
 };
 use crate::{
     command::Cmd,
     needs,
     steps::{Outcome, Step},
-    workspace::Workspace,
+    workspace::{self, Workspace},
 };
+
+pub(crate) const PACKAGE: &str = "buttress-benches";
+
+/// The chapter that shows the comparison, and the picture in it.
+const CHAPTER: &str = "docs/performance.md";
+const PICTURE: &str = "docs/performance.png";
 
 /// The gate: no path of ours may cost more than its record says. Peers are not built.
 pub(crate) fn step(workspace: &Workspace) -> Outcome {
@@ -47,7 +57,47 @@ pub(crate) fn record() -> Result<(), String> {
 
 /// Counts our own subjects, with nothing built but what is ours.
 fn ours(workspace: &Workspace) -> Result<Vec<Row>, String> {
-    Cmd::cargo("build --release -p buttress-benches --bin drive").run()?;
-    let drive = workspace.target().join("release").join("drive");
-    counts::count(&drive, &workspace.target().join("callgrind"))
+    Cmd::cargo(&format!("build --release -p {PACKAGE} --bin drive")).run()?;
+    counts::count(&program(workspace, "drive"), &workspace.target().join("callgrind"))
+}
+
+/// Measures ours and the peers, prints what came out, and writes it into the docs.
+pub(crate) fn run() -> Result<(), String> {
+    needs::meet(&[Step::Speed])?;
+    let workspace = Workspace::read()?;
+    Cmd::cargo(&format!("build --release -p {PACKAGE} --features peers")).run()?;
+    let drive = program(&workspace, "drive");
+    let said = |program: PathBuf, task: &str| -> Result<String, String> {
+        let command = Cmd::new(&program.display().to_string(), task);
+        let said = command.output()?;
+        if !said.status.success() {
+            return Err(format!("`{command}` ended with {}", said.status));
+        }
+        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+    };
+    let report = Report {
+        rows: counts::count(&drive, &workspace.target().join("callgrind"))?,
+        time: said(drive.clone(), "time")?,
+        threads: said(drive, "threads")?,
+        memory: said(program(&workspace, "memory"), "")?,
+        tools: Tools::read()?,
+    };
+    let text = report.markdown()?;
+    println!("\n{text}");
+
+    let chapter = workspace::root().join(CHAPTER);
+    let broken = |error: std::io::Error| format!("{CHAPTER}: {error}");
+    let before = fs::read_to_string(&chapter).map_err(broken)?;
+    fs::write(&chapter, table::put(&before, &text)?).map_err(broken)?;
+
+    let figures = workspace.target().join("performance.tsv");
+    fs::write(&figures, &report.time).map_err(|error| format!("{}: {error}", figures.display()))?;
+    let picture = program(&workspace, "picture").display().to_string();
+    Cmd::new(&picture, "").arg(figures.display()).arg(PICTURE).run()?;
+    println!("written: {CHAPTER}, {PICTURE}");
+    Ok(())
+}
+
+fn program(workspace: &Workspace, name: &str) -> PathBuf {
+    workspace.target().join("release").join(name)
 }

@@ -3,7 +3,8 @@
 use std::{
     error::Error,
     fmt,
-    future::{Future, Ready, pending, ready},
+    future::{Future, Pending, Ready, pending, ready},
+    hint::black_box,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -25,6 +26,10 @@ pub(crate) struct Fails;
 /// Never answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hangs;
+
+/// Answers at once, after so many turns of work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Works(pub(crate) u32);
 
 /// What [`Fails`] says.
 #[derive(Clone, Copy, Debug)]
@@ -49,16 +54,23 @@ macro_rules! service {
             }
 
             fn call(&mut self, request: u64) -> $future {
-                $call(request)
+                ($call)(*self, request)
             }
         }
     };
 }
 
-service!(Answers, Ready<Result<u64, Failure>>, |n| ready(Ok(n)));
-service!(Waits, Second, |answer| Second { answer, polled: false });
-service!(Fails, Ready<Result<u64, Failure>>, |_| ready(Err(Failure)));
-service!(Hangs, std::future::Pending<Result<u64, Failure>>, |_| pending());
+service!(Answers, Ready<Result<u64, Failure>>, |_, n| ready(Ok(n)));
+service!(Works, Ready<Result<u64, Failure>>, |works: Self, n| ready(Ok(works.work(n))));
+service!(Waits, Second, |_, answer| Second { answer, polled: false });
+service!(Fails, Ready<Result<u64, Failure>>, |_, _| ready(Err(Failure)));
+service!(Hangs, Pending<Result<u64, Failure>>, |_, _| pending());
+
+impl Works {
+    fn work(self, request: u64) -> u64 {
+        (0..self.0).fold(request, |n, turn| black_box(n.wrapping_mul(31) ^ u64::from(turn)))
+    }
+}
 
 impl Future for Second {
     type Output = Result<u64, Failure>;

@@ -6,11 +6,15 @@
 mod inner;
 mod ours;
 mod path;
+#[cfg(feature = "peers")]
+mod peers;
 mod subject;
+mod threads;
+mod time;
 
 use std::{env, process::ExitCode};
 
-use crate::subject::Subject;
+use crate::{inner::Works, subject::Subject};
 
 /// So many calls go before, for what is made once.
 const WARM: u64 = 2000;
@@ -21,6 +25,8 @@ const LENGTHS: [u64; 2] = [1000, 11_000];
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("count") => count(subjects()),
+        Some("time") => time::time(subjects(), 300),
+        Some("threads") => threads::threads(shared),
         _ => {
             eprintln!("error: drive is for `cargo xtask bench`, which tells it what to do");
             return ExitCode::from(2);
@@ -30,7 +36,20 @@ fn main() -> ExitCode {
 }
 
 fn subjects() -> Vec<Subject> {
-    ours::subjects()
+    #[allow(unused_mut, reason = "without peers there are ours alone")]
+    let mut subjects = ours::subjects();
+    #[cfg(feature = "peers")]
+    subjects.extend(peers::subjects());
+    subjects
+}
+
+/// What is shared between threads.
+fn shared(inner: Works) -> Vec<[Subject; 2]> {
+    #[allow(unused_mut, reason = "without peers there are ours alone")]
+    let mut pairs = ours::shared(inner);
+    #[cfg(feature = "peers")]
+    pairs.extend(peers::shared(inner));
+    pairs
 }
 
 /// Runs under callgrind, which writes down what has happened since the last time at each [`cut`]: three files

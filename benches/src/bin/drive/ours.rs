@@ -11,12 +11,13 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    inner::{Answers, Fails, Failure, Hangs, Waits},
+    inner::{Answers, Fails, Failure, Hangs, Waits, Works},
     path,
     subject::{
         End::{Answer, Refusal},
-        Subject, full, open,
+        OURS, Subject, full, open,
     },
+    threads::pair,
 };
 
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -27,7 +28,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const NOBODY: (&str, &str) = ("", "");
 
 pub(crate) fn subjects() -> Vec<Subject> {
-    let ours = |form| ("buttress", form);
+    let ours = |form| (OURS, form);
     let timeout = TimeoutLayer::new(ATTEMPT);
     let deadline = DeadlineLayer::new(TOTAL);
     let retry = RetryLayer::new(Backoff::default(), Budget::default());
@@ -39,34 +40,38 @@ pub(crate) fn subjects() -> Vec<Subject> {
     let opens = by_calls.clone().open(HOUR).open_max(HOUR);
 
     vec![
-        Subject::new(path::BARE, NOBODY, Answer, Answers),
-        Subject::new(path::BARE_WAITS, NOBODY, Answer, Waits),
-        Subject::new(path::TIMEOUT, ours("attempt"), Answer, timeout.layer(Answers)),
-        Subject::new(path::TIMEOUT, ours("deadline"), Answer, deadline.layer(Answers)),
-        Subject::new(path::TIMEOUT_WAITS, ours("attempt"), Answer, timeout.layer(Waits)),
-        Subject::new(path::TIMEOUT_WAITS, ours("deadline"), Answer, deadline.layer(Waits)),
-        Subject::new(path::RETRY, ours(""), Answer, retry.layer(Answers)),
-        Subject::new(
-            path::BREAKER,
-            ours("last 100 calls"),
-            Answer,
-            breaker(by_calls).layer(Answers),
-        ),
-        Subject::new(path::BREAKER, ours("last 10 s"), Answer, breaker(by_time).layer(Answers)),
-        Subject::new(
-            path::BREAKER,
-            ours("last 10 s, slow calls"),
-            Answer,
-            breaker(slow).layer(Answers),
-        ),
-        Subject::new(path::OPEN, ours(""), Refusal, open(breaker(opens).layer(Fails))),
-        Subject::new(path::BULKHEAD, ours(""), Answer, bulkhead(1000).layer(Answers)),
-        Subject::new(path::FULL, ours(""), Refusal, full(bulkhead(1).layer(Hangs))),
-        Subject::new(path::SHED, ours(""), Answer, shed(1000).layer(Answers)),
-        Subject::new(path::SHEDDING, ours(""), Refusal, full(shed(1).layer(Hangs))),
-        Subject::new(path::FALLBACK, ours(""), Answer, fallback.layer(Answers)),
-        Subject::new(path::STACK, ours(""), Answer, stack(Answers)),
-        Subject::new(path::STACK_WAITS, ours(""), Answer, stack(Waits)),
+        Subject::new(path::BARE, NOBODY, Answer, || Answers),
+        Subject::new(path::BARE_WAITS, NOBODY, Answer, || Waits),
+        Subject::new(path::TIMEOUT, ours("attempt"), Answer, || timeout.layer(Answers)),
+        Subject::new(path::TIMEOUT, ours("deadline"), Answer, || deadline.layer(Answers)),
+        Subject::new(path::TIMEOUT_WAITS, ours("attempt"), Answer, || timeout.layer(Waits)),
+        Subject::new(path::TIMEOUT_WAITS, ours("deadline"), Answer, || deadline.layer(Waits)),
+        Subject::new(path::RETRY, ours(""), Answer, || retry.layer(Answers)),
+        Subject::new(path::BREAKER, ours("last 100 calls"), Answer, || {
+            breaker(by_calls).layer(Answers)
+        }),
+        Subject::new(path::BREAKER, ours("last 10 s"), Answer, || breaker(by_time).layer(Answers)),
+        Subject::new(path::BREAKER, ours("last 10 s, slow calls"), Answer, || {
+            breaker(slow).layer(Answers)
+        }),
+        Subject::new(path::OPEN, ours(""), Refusal, || open(breaker(opens).layer(Fails))),
+        Subject::new(path::BULKHEAD, ours(""), Answer, || bulkhead(1000).layer(Answers)),
+        Subject::new(path::FULL, ours(""), Refusal, || full(bulkhead(1).layer(Hangs))),
+        Subject::new(path::SHED, ours(""), Answer, || shed(1000).layer(Answers)),
+        Subject::new(path::SHEDDING, ours(""), Refusal, || full(shed(1).layer(Hangs))),
+        Subject::new(path::FALLBACK, ours(""), Answer, || fallback.layer(Answers)),
+        Subject::new(path::STACK, ours("six layers"), Answer, || stack(Answers)),
+        Subject::new(path::STACK_WAITS, ours("six layers"), Answer, || stack(Waits)),
+    ]
+}
+
+pub(crate) fn shared(inner: Works) -> Vec<[Subject; 2]> {
+    let by_calls = BreakerSettings::default().window(Window::calls(100));
+    vec![
+        pair(NOBODY, &inner),
+        pair((OURS, "breaker"), &breaker(by_calls).layer(inner)),
+        pair((OURS, "bulkhead"), &bulkhead(1000).layer(inner)),
+        pair((OURS, "stack"), &stack(inner)),
     ]
 }
 

@@ -18,9 +18,14 @@ pub(crate) struct Subject {
     pub(crate) service: usize,
     /// Bytes of the future that a call makes. What it keeps on the heap is not in it.
     pub(crate) future: usize,
+    /// The form of ours that does most nearly the same. None: the first.
+    like: Option<&'static str>,
     /// Calls it so often.
-    drive: Box<dyn FnMut(u64)>,
+    drive: Box<dyn FnMut(u64) + Send>,
 }
+
+/// Who made ours.
+pub(crate) const OURS: &str = "buttress";
 
 /// How each call must end. A subject that ends otherwise measures something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +41,17 @@ impl Subject {
         path: &'static str,
         (maker, form): (&'static str, &'static str),
         end: End,
-        service: S,
+        make: impl FnOnce() -> S,
     ) -> Self
     where
         S: Service<u64, Response = u64, Future: Send> + Send + 'static,
     {
         let runtime = runtime();
+        let service = {
+            // Some spawn a task, or want a clock.
+            let _in = runtime.enter();
+            make()
+        };
         // It goes into each task, and comes back out of it.
         let mut at_rest = Some(service);
         let drive = move |calls| {
@@ -60,8 +70,21 @@ impl Subject {
             end,
             service: size_of::<S>(),
             future: size_of::<S::Future>(),
+            like: None,
             drive: Box::new(drive),
         }
+    }
+
+    /// Compares it with this form of ours.
+    #[cfg(feature = "peers")]
+    pub(crate) fn like(self, form: &'static str) -> Self {
+        Self { like: Some(form), ..self }
+    }
+
+    /// Whether `ours` is what it is compared with.
+    pub(crate) fn is_compared_with(&self, ours: &Self) -> bool {
+        let ours_at_all = ours.maker == OURS && self.maker != OURS;
+        ours_at_all && ours.path == self.path && self.like.is_none_or(|like| like == ours.form)
     }
 
     pub(crate) fn drive(&mut self, calls: u64) {
@@ -104,8 +127,6 @@ pub(crate) fn runtime() -> Runtime {
 
 /// `service` after a call that never ends, and so never gives back what it took.
 pub(crate) fn full<S: Service<u64>>(mut service: S) -> S {
-    let runtime = runtime();
-    let _in = runtime.enter();
     let mut cx = task::Context::from_waker(task::Waker::noop());
     assert!(service.poll_ready(&mut cx).is_ready());
     let mut call = Box::pin(service.call(0));
@@ -116,8 +137,6 @@ pub(crate) fn full<S: Service<u64>>(mut service: S) -> S {
 
 /// `service` after so many calls that a breaker in it has opened.
 pub(crate) fn open<S: Service<u64>>(mut service: S) -> S {
-    let runtime = runtime();
-    let _in = runtime.enter();
     let mut cx = task::Context::from_waker(task::Waker::noop());
     for request in 0..1000 {
         if service.poll_ready(&mut cx).is_ready() {
