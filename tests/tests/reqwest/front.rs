@@ -7,7 +7,7 @@ use std::sync::{
 
 use ::reqwest::Client;
 use buttress::{
-    BoxError, Cause, Elapsed, HttpService, Limit, NoFallback, find,
+    BoxError, Cause, Elapsed, HttpService, Limit, NoFallback, Reason, Rejected, find,
     http::{AsReqwest, Body, Reqwest, ReqwestReplay, as_reqwest, reqwest},
 };
 use bytes::Bytes;
@@ -160,6 +160,21 @@ async fn the_requests_own_timeout_limits_the_whole() -> Result<(), BoxError> {
     // It is not reqwest's own, of one attempt, after which there would be two more.
     assert_eq!(find::<Elapsed>(&*error).map(Elapsed::which), Some(Limit::Total), "{error:?}");
     assert!(calls.load(SeqCst) <= 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_whose_time_is_up_before_it_is_sent_is_refused() -> Result<(), BoxError> {
+    let (server, seen) = third_time("ok").await;
+    let inner = plain();
+    let stack = patient().replay(ReqwestReplay::record(0)).build()?;
+    let client = as_reqwest(stack.layer(reqwest(inner.clone())));
+    let request = inner.post(server.url()).timeout(ms(0)).build()?;
+    let error = client.oneshot(request).await.unwrap_err();
+    // An `Elapsed` would say that it may have been carried out.
+    let rejected = error.downcast_ref::<Rejected>().map(Rejected::reason);
+    assert_eq!(rejected, Some(Reason::DeadlineExceeded), "{error:?}");
+    assert!(asked(&seen).is_empty());
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, Elapsed, IntoBoxError, Limit, edge, find};
+use buttress_core::{BoxError, Deadline, Elapsed, IntoBoxError, Limit, Rejected, edge, find};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -51,7 +51,8 @@ pub struct AsReqwestLayer;
 ///
 /// - The request's own [timeout](reqwest::Request::timeout) is the deadline of the whole, with all attempts,
 ///   unless an earlier one is [ambient](Deadline::current). reqwest obeys it in each attempt too, in place of
-///   its client's. Whoever of them notices first, the call fails with an [`Elapsed`].
+///   its client's. Whoever of them notices first, the call fails with an [`Elapsed`]; or with a [`Rejected`], if
+///   the time was up before anything was sent.
 /// - The response tells the URL that it came from, after redirects. One that the stack has made itself, as a
 ///   fallback does, tells the request's.
 /// - A body whose limit passes fails with an error of reqwest's, whose
@@ -171,13 +172,14 @@ where
 }
 
 /// The error, by our name for it if it is the request's own limit that passed. reqwest has a timer of its own
-/// for it, and it is chance which of them is heard first.
+/// for it, and it is chance which of them is heard first. A refusal stays one: it says that nothing was sent.
 fn named(error: BoxError, limit: Option<OwnLimit>) -> BoxError {
     match limit {
         Some(OwnLimit { deadline, limit, .. })
             if deadline.has_passed(edge::now())
                 && is_timeout(&*error)
-                && find::<Elapsed>(&*error).is_none() =>
+                && find::<Elapsed>(&*error).is_none()
+                && find::<Rejected>(&*error).is_none() =>
         {
             Elapsed::new(Limit::Total, limit).into()
         }
