@@ -348,7 +348,7 @@ fn settings_of_a_server_that_cannot_work_are_refused_and_named() {
     let server = || ServerStandard::http(1);
     for (builder, setting) in [
         (ServerStandard::http(0), Some("limit")),
-        (server().total(Duration::ZERO), Some("queue.interval")),
+        (server().total(Duration::ZERO), Some("total")),
         (server().total(ms(100)), Some("queue.interval")),
         (server().total(ms(101)), None),
         (server().total(Duration::ZERO).queue(queue.clone().max_queue(0)), Some("total")),

@@ -155,16 +155,18 @@ impl<T> ServerBuilder<T> {
     pub fn build(self) -> Result<ServerStandard<T>, InvalidSetting> {
         let Self { refusals, limit, queue, receive, margin, total } = self;
         let wait = queue.interval;
-        if queue.max_queue != Some(0) && wait != Duration::MAX && wait >= total {
-            let must = format!("must be shorter than `total` ({wait:?} >= {total:?})");
-            return Err(InvalidSetting::new("queue.interval", must));
-        }
+        let may_wait = wait != Duration::MAX && queue.max_queue != Some(0);
         let limit = FixedLimit::new(limit)?;
-        Ok(ServerStandard {
+        let server = ServerStandard {
             refusals,
             receive: receive.margin(margin)?,
             shed: Shed::new(limit, queue).map_err(|error| error.within("queue"))?,
             deadline: DeadlineLayer::try_new(total)?,
-        })
+        };
+        if may_wait && wait >= total {
+            let must = format!("must be shorter than `total` ({wait:?} >= {total:?})");
+            return Err(InvalidSetting::new("queue.interval", must));
+        }
+        Ok(server)
     }
 }
