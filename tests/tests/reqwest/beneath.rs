@@ -21,6 +21,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
     task::JoinSet,
 };
 use tower::{Layer, ServiceExt};
@@ -270,6 +271,29 @@ async fn a_redirect_is_followed_by_reqwest_within_one_attempt() {
     assert_eq!(seen.len(), 3);
     assert!(seen[0].ends_with("\r\n\r\ntea") && seen[1].ends_with("\r\n\r\ntea"), "{seen:?}");
     assert_eq!(stack.breakers().stats().started, 2, "one attempt each");
+}
+
+#[tokio::test]
+async fn a_post_is_carried_out_once_if_no_redirect_is_followed_to_where_nobody_is() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let server = serve(move |mut socket| {
+        let count = count.clone();
+        async move {
+            while request(&mut socket).await.is_some() {
+                count.fetch_add(1, SeqCst);
+                let answer = format!("HTTP/1.1 303 Done\r\nlocation: http://{nobody}/\r\n");
+                let answer = answer + "content-length: 0\r\n\r\n";
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let inner = building().redirect(::reqwest::redirect::Policy::none()).build().unwrap();
+    let client = patient().build().unwrap().layer(reqwest(inner));
+    let response = client.oneshot(order(Method::POST, &server)).await.unwrap();
+    assert_eq!((response.status(), asked.load(SeqCst)), (StatusCode::SEE_OTHER, 1));
 }
 
 // TMO-02

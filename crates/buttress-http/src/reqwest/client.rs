@@ -50,6 +50,12 @@ pub const fn reqwest<S>(client: S) -> Reqwest<S> {
 ///
 /// reqwest's own, with no user name and no password in its URL. A request that is none for reqwest, such as
 /// one whose URI names no host, fails where its answer is awaited, and nothing is sent.
+///
+/// # Redirects
+///
+/// reqwest follows them by itself, and does not tell. If there is no connection to where one points, its error is the
+/// same as where nothing was sent: a retry sends the request again, a POST that the first server has carried out too.
+/// The client of what must not be carried out twice follows none: `ClientBuilder::redirect(redirect::Policy::none())`.
 #[derive(Clone, Debug)]
 pub struct Reqwest<S> {
     inner: Hyper<Translated<S>>,
