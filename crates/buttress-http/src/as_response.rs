@@ -188,8 +188,8 @@ impl RejectedAsResponseLayer {
 }
 
 impl RejectedAsResponseLayer<ByCode> {
-    /// Answers as gRPC does, by the table of [`grpc_refusal`](crate::grpc_refusal); errors that are not ours
-    /// are an UNKNOWN with nothing in it.
+    /// Answers as gRPC does, by the table of [`grpc_refusal`](crate::grpc_refusal); errors that it does not
+    /// know are an UNKNOWN with nothing in it.
     ///
     /// ```
     /// use buttress_core::{BoxError, Reason, Rejected};

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The table of [`grpc_refusal`], for [`RejectedAsResponseLayer::grpc`](crate::RejectedAsResponseLayer::grpc).
-/// An error that is not ours is UNKNOWN, with nothing in it.
+/// An error that it does not know is UNKNOWN, with nothing in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByCode;
 
@@ -27,6 +27,9 @@ pub struct ByCode;
 /// | `Elapsed`, or a [time limit](crate::is_timeout) of a client's | 4, DEADLINE_EXCEEDED | |
 ///
 /// Never CANCELLED, which says that the caller gave up, nor UNKNOWN, which says nothing.
+///
+/// With the feature `tonic`, what has nothing of this in it but is itself a `tonic::Status`, or a channel's error, keeps
+/// its code. Its text stays here: a channel's names addresses.
 ///
 /// It is a response without a body: HTTP status 200, `grpc-status` and `grpc-message` in its head.
 /// `grpc-retry-pushback-ms` is in milliseconds, rounded up, and at least one.
@@ -47,10 +50,16 @@ pub struct ByCode;
 /// assert_eq!(response.headers()["grpc-message"], "bulkhead full");
 /// ```
 pub fn grpc_refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
-    Some(match find(error)? {
-        Ours::Rejected(rejected) => of_rejected(rejected, is_rejected(error)),
-        Ours::Elapsed(_) | Ours::TimedOut => Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT),
-    })
+    match find(error) {
+        Some(Ours::Rejected(rejected)) => Some(of_rejected(rejected, is_rejected(error))),
+        Some(Ours::Elapsed(_) | Ours::TimedOut) => {
+            Some(Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT))
+        }
+        #[cfg(feature = "tonic")]
+        None => crate::tonic::code_of(error).map(|code| Refusal::grpc(code, "")),
+        #[cfg(not(feature = "tonic"))]
+        None => None,
+    }
 }
 
 fn of_rejected(rejected: &Rejected, own: bool) -> Refusal {

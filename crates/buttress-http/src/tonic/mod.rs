@@ -18,6 +18,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
+pub(crate) use self::status::code_of;
 pub use self::{body::ChannelBody, error::ChannelError, status::grpc_status};
 use crate::{Body, Code, HttpClient, Hyper, HyperFuture, hyper};
 

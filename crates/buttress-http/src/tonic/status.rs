@@ -1,9 +1,12 @@
+use std::error::Error;
+
 use ::tonic::{Code, Status, metadata::MetadataMap};
 use buttress_core::BoxError;
 use bytes::Bytes;
 
 use super::ChannelError;
 use crate::{
+    chain::peel,
     grpc::{PUSHBACK, grpc_refusal},
     refusal::{Ours, TIMED_OUT, find},
 };
@@ -57,9 +60,17 @@ pub fn grpc_status(error: impl Into<BoxError>) -> Status {
     status
 }
 
+/// The code of an error that itself is a status, or a channel's with its status.
+pub(crate) fn code_of(error: &(dyn Error + 'static)) -> Option<crate::Code> {
+    let status = peel::<ChannelError>(error).map(ChannelError::status).or_else(|| peel(error))?;
+    let code = crate::Code::from_i32(status.code().into());
+    // An error is no answer that went well.
+    (code != crate::Code::Ok).then_some(code)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{error::Error, io, time::Duration};
+    use std::{io, time::Duration};
 
     use buttress_core::{Both, Class, Elapsed, Limit, Reason, Rejected, judge};
     use http::Response;
@@ -148,6 +159,23 @@ mod tests {
         // A client's status: it had been decided there.
         let relayed = Status::from_error(rejected(Reason::BulkheadFull).into());
         assert_eq!(grpc_status(relayed).code(), Code::ResourceExhausted);
+    }
+
+    // GRP-07
+    #[test]
+    fn a_server_keeps_the_code_of_a_status_and_leaves_out_what_it_says() {
+        let code = |error: &(dyn Error + 'static)| {
+            let response = grpc_refusal(error)?.into_response::<Bytes>();
+            assert!(!response.headers().contains_key("grpc-message"));
+            Some(response.headers()["grpc-status"].to_str().unwrap().to_owned())
+        };
+        assert_eq!(code(&Status::permission_denied("of 10.0.0.7")).as_deref(), Some("7"));
+        let lost = io::Error::from(io::ErrorKind::ConnectionReset);
+        let lost = crate::tonic::error::of_channel(lost.into());
+        assert_eq!(code(&*lost).as_deref(), Some("14"));
+        // Somebody else's, and what says that it went well.
+        assert_eq!(code(&io::Error::other(Status::permission_denied("x"))), None);
+        assert_eq!(code(&Status::ok("x")), None);
     }
 
     #[test]
