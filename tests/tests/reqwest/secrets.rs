@@ -9,7 +9,7 @@ use std::{
 
 use buttress::http::{RejectedAsResponseLayer, reqwest};
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode, header::AUTHORIZATION};
 use http_body_util::Full;
 use tokio::net::TcpListener;
 use tower::{Layer, Service, ServiceExt};
@@ -19,7 +19,7 @@ use tracing::{
     span,
 };
 
-use crate::support::{patient, plain, request, serve};
+use crate::support::{building, patient, plain, request, serve};
 
 const USER: &str = "s3cret-user";
 const PASSWORD: &str = "s3cret-word";
@@ -98,4 +98,13 @@ async fn neither_errors_nor_events_nor_futures_tell_a_password() {
         assert!(told.contains("request failed"), "{told}");
         assert!(!told.contains(USER) && !told.contains(PASSWORD), "{uri}: {told}");
     }
+}
+
+#[test]
+fn a_stack_does_not_tell_what_its_client_sends_with_each_request() {
+    let headers = HeaderMap::from_iter([(AUTHORIZATION, PASSWORD.parse().unwrap())]);
+    let client = building().default_headers(headers).build().unwrap();
+    let stack = patient().build().unwrap().layer(reqwest(client.clone()));
+    let told = format!("{stack:?} {:?}", reqwest(client));
+    assert!(told.contains("Reqwest { .. }") && !told.contains(PASSWORD), "{told}");
 }

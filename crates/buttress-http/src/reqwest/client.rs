@@ -56,13 +56,13 @@ pub const fn reqwest<S>(client: S) -> Reqwest<S> {
 /// reqwest follows them by itself, and does not tell. If there is no connection to where one points, its error is the
 /// same as where nothing was sent: a retry sends the request again, a POST that the first server has carried out too.
 /// The client of what must not be carried out twice follows none: `ClientBuilder::redirect(redirect::Policy::none())`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Reqwest<S> {
     inner: Hyper<Translated<S>>,
 }
 
 /// Takes the requests of `http`, and answers with its responses.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Translated<S> {
     client: S,
 }
@@ -136,6 +136,13 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         ReqwestFuture { answer: self.inner.call(request) }
+    }
+}
+
+/// Tells nothing of the client: reqwest's shows the headers that it sends with each request, such as a token.
+impl<S> fmt::Debug for Reqwest<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reqwest").finish_non_exhaustive()
     }
 }
 
