@@ -155,7 +155,7 @@ impl Breaker {
     pub(crate) fn enter(self) -> Result<Admission, Rejected> {
         let ticket = match self.shared.gate.admit() {
             Some(epoch) => {
-                let started = self.settings().slow_call.map(|_| edge::now());
+                let started = self.settings().slow_call.map(|_| edge::called());
                 Ticket::counted(epoch, started)
             }
             None => self.ask()?,

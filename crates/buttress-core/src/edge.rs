@@ -16,6 +16,7 @@ use tokio::time::Instant;
 thread_local! {
     // A small generator a thread: no lock, and no two requests share a sequence.
     static DICE: RefCell<SmallRng> = RefCell::new(rand::make_rng());
+    static CALLED: Cell<Option<Instant>> = const { Cell::new(None) };
     static WALL: Cell<Option<(SystemTime, Instant)>> = const { Cell::new(None) };
 }
 
@@ -25,6 +26,38 @@ thread_local! {
 pub fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     Instant::now()
+}
+
+/// When the call is made that this code is part of: the reading of a layer further out, if there is one that has
+/// [told](within_call) of it, else the clock's.
+///
+/// A call goes through a stack in one go, and to read the clock costs more than a layer does. So a stack reads it
+/// once.
+#[inline]
+#[must_use]
+pub fn called() -> Instant {
+    CALLED.get().unwrap_or_else(now)
+}
+
+/// Runs `f`, which calls the service beneath, and tells the layers there when: at `called`, or with `None` that they
+/// have to look for themselves.
+///
+/// Only for calls of one's own layers. What may do work before it calls on would make everybody beneath believe
+/// that it was earlier.
+#[inline]
+pub fn within_call<T>(called: Option<Instant>, f: impl FnOnce() -> T) -> T {
+    let _back = PutBack(CALLED.replace(called));
+    f()
+}
+
+/// Puts the reading further out back, on panic too.
+struct PutBack(Option<Instant>);
+
+impl Drop for PutBack {
+    #[inline]
+    fn drop(&mut self) {
+        CALLED.set(self.0);
+    }
 }
 
 /// The wall clock, for dates that come from elsewhere. It may jump: never measure with it.
@@ -75,6 +108,19 @@ mod tests {
         assert_eq!(first, draw());
         assert!(first[0] != first[1] && first[1] != first[2]);
         assert!(first.iter().all(|u| (0.0..1.0).contains(u)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_has_one_instant_for_all_that_it_is_told_to() {
+        let start = now();
+        let told = |of, within: fn() -> Instant| within_call(of, within);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(told(Some(start), called), start);
+        assert_eq!(told(Some(start), || within_call(None, called)), now());
+        assert_eq!(called(), now(), "it is over");
+        let panics = || within_call(Some(start), || panic!("planted"));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(called(), now(), "it is over");
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ pub(crate) struct Bound {
 impl Bound {
     /// A limit that starts now, or what is left of the request's deadline where that is less.
     pub(crate) fn start(limit: Duration, which: Limit) -> Self {
-        let start = edge::now();
+        let start = edge::called();
         let until = Deadline::from_now(start, limit);
         let mut bound = Self { start, until, which, is_inherited: false, is_settled: false };
         bound.is_settled = bound.inherit();

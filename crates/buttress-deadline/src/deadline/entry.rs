@@ -110,10 +110,11 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let own = Deadline::from_now(edge::now(), self.total);
+        let now = edge::called();
         let inherited = Deadline::current();
-        let until = Deadline::earlier(inherited, own);
-        let inner = Deadline::within(until, || self.inner.call(request));
+        let until = Deadline::earlier(inherited, Deadline::from_now(now, self.total));
+        let call = || edge::within_call(Some(now), || self.inner.call(request));
+        let inner = Deadline::within(until, call);
         EntryFuture { inner, until, is_settled: inherited.is_some() }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, IntoBoxError, Limit};
+use buttress_core::{BoxError, Deadline, IntoBoxError, Limit, edge};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -103,7 +103,8 @@ where
         let call = if bound.had_passed_at_start() {
             Bounded::refused(bound)
         } else {
-            let call = Deadline::within_attempt(bound.until(), || self.inner.call(request));
+            let inner = || edge::within_call(None, || self.inner.call(request));
+            let call = Deadline::within_attempt(bound.until(), inner);
             Bounded::running(Sent::new(call), bound)
         };
         CallFuture { call }

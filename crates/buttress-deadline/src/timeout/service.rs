@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, CloneService, Deadline, IntoBoxError, Limit, ready::Ready};
+use buttress_core::{BoxError, CloneService, Deadline, IntoBoxError, Limit, edge, ready::Ready};
 use tower_service::Service;
 
 use super::ResponseFuture;
@@ -44,7 +44,9 @@ where
         ResponseFuture::new(if bound.had_passed_at_start() {
             Bounded::refused(bound)
         } else {
-            let call = Deadline::within_attempt(bound.until(), || self.inner.call(request));
+            // What lies beneath is the user's own, most often, and may work before it asks for the time.
+            let inner = || edge::within_call(None, || self.inner.call(request));
+            let call = Deadline::within_attempt(bound.until(), inner);
             Bounded::running(call, bound)
         })
     }

@@ -1,13 +1,17 @@
 //! Where a request goes, its deadline goes.
 
-use std::{convert::Infallible, future::pending, pin::pin};
+use std::{
+    convert::Infallible,
+    future::{pending, ready},
+    pin::pin,
+};
 
 use buttress_core::{Context, Deadline, edge};
-use buttress_deadline::{DeadlineLayer, TimeoutLayer};
+use buttress_deadline::{DeadlineLayer, EntryLayer, TimeoutLayer};
 use buttress_test::{Act, Readiness};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{advance, sleep};
-use tower::{Layer, Service, ServiceExt, buffer::Buffer, service_fn};
+use tower::{BoxError, Layer, Service, ServiceExt, buffer::Buffer, service_fn, util::BoxService};
 
 use crate::support::{
     LATE, LATE_ATTEMPT, attempt, due_in, echo, elapsed, poll_once, rejected, secs, seen, silent,
@@ -40,6 +44,39 @@ async fn beneath_a_buffer_a_deadline_that_nobody_enforces_is_found_at_the_first_
     let (in_call, in_poll) = due_in(secs(3)).scope(requests.oneshot(())).await.unwrap();
     assert_eq!(in_call, Some(Deadline::at(start + secs(10))), "a buffer calls elsewhere");
     assert_eq!(in_poll, Some(Deadline::at(start + secs(3))));
+}
+
+type Told = (tokio::time::Instant, Option<Deadline>);
+
+fn boxed<S>(service: S) -> BoxService<(), Told, BoxError>
+where
+    S: Service<(), Response = Told, Error: Into<BoxError>> + Send + 'static,
+    S::Future: Send,
+{
+    BoxService::new(service.map_err(Into::into))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_layers_of_one_call_agree_when_it_was_made_and_nobody_beneath_them_has_to() {
+    let told =
+        || service_fn(|()| ready(Ok::<_, Infallible>((edge::called(), Deadline::current()))));
+    let earlier = edge::now();
+    advance(secs(1)).await;
+    let call = async |mut service: BoxService<_, _, _>| {
+        service.ready().await.unwrap();
+        edge::within_call(Some(earlier), || service.call(())).await.unwrap()
+    };
+    let until = Deadline::at(earlier + secs(10));
+    let entry = EntryLayer::new(secs(10)).layer(told());
+    assert_eq!(call(boxed(entry)).await, (earlier, Some(until)));
+    let deadline = DeadlineLayer::new(secs(10)).layer(told());
+    assert_eq!(call(boxed(deadline)).await, (earlier, Some(until)));
+    for attempt in [
+        boxed(TimeoutLayer::new(secs(10)).layer(told())),
+        boxed(TimeoutLayer::call_only(secs(10)).layer(told())),
+    ] {
+        assert_eq!(call(attempt).await.0, edge::now(), "who works first looks for itself");
+    }
 }
 
 #[tokio::test(start_paused = true)]
