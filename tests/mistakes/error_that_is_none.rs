@@ -7,7 +7,8 @@ use std::{error::Error, future::pending, time::Duration};
 
 use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Budget, Bulkhead, BulkheadLayer, Cause,
-    DeadlineLayer, EntryLayer, FallbackLayer, RetryLayer, Standard, TimeoutLayer, check,
+    ConnectTimeoutLayer, DeadlineLayer, EntryLayer, FallbackLayer, RetryLayer, Standard,
+    TimeoutLayer, check,
     http::{
         GrpcHeadLayer, ReceiveDeadlineLayer, RejectedAsResponseLayer, SendDeadlineLayer, hyper,
         tonic,
@@ -55,6 +56,7 @@ fn main() {
     let bulkhead = BulkheadLayer::new(Bulkhead::default());
     let deadline = DeadlineLayer::new(second);
     let entry = EntryLayer::new(second);
+    let connect = ConnectTimeoutLayer::default();
     let retry = RetryLayer::new(Backoff::default(), Budget::default());
     let breaker = BreakerLayer::new(Breaker::new(BreakerSettings::default()).unwrap());
     let call_only = TimeoutLayer::call_only(second);
@@ -67,6 +69,7 @@ fn main() {
     check::<u32, _>(&retry.layer(plain::<Broken>())); //~ the error `Broken` does not
     check::<u32, _>(&breaker.layer(plain::<Broken>())); //~ the error `Broken` does not
     check::<u32, _>(&call_only.layer(plain::<Broken>())); //~ the error `Broken` does not
+    check::<u32, _>(&connect.layer(plain::<Broken>())); //~ the error `Broken` does not
 
     check::<u32, _>(&stack.layer(plain::<Local>())); //~ the error `Box<
     check::<u32, _>(&fallback.layer(plain::<Local>())); //~ the error `Box<
@@ -76,6 +79,7 @@ fn main() {
     check::<u32, _>(&retry.layer(plain::<Local>())); //~ the error `Box<
     check::<u32, _>(&breaker.layer(plain::<Local>())); //~ the error `Box<
     check::<u32, _>(&call_only.layer(plain::<Local>())); //~ the error `Box<
+    check::<u32, _>(&connect.layer(plain::<Local>())); //~ the error `Box<
 
     let refusals = RejectedAsResponseLayer::new();
     let receive = ReceiveDeadlineLayer::grpc();

@@ -5,8 +5,8 @@ use std::{convert::Infallible, error::Error, future::pending, io, time::Duration
 
 use buttress::{
     Backoff, BoxError, Breaker, BreakerLayer, BreakerSettings, Budget, Bulkhead, BulkheadLayer,
-    CarryLayer, Cause, DeadlineLayer, EntryLayer, FallbackLayer, ResumeLayer, RetryLayer, Standard,
-    TimeoutLayer, check,
+    CarryLayer, Cause, ConnectTimeoutLayer, DeadlineLayer, EntryLayer, FallbackLayer, ResumeLayer,
+    RetryLayer, Standard, TimeoutLayer, check,
     http::{
         Body, GrpcHeadLayer, ReceiveDeadlineLayer, RejectedAsResponseLayer, SendDeadlineLayer,
         hyper, tonic,
@@ -42,6 +42,7 @@ fn each_layer<E: Into<BoxError>>() {
     check::<u32, _>(&BreakerLayer::new(breaker).layer(inner()));
     check::<u32, _>(&TimeoutLayer::new(second).layer(inner()));
     check::<u32, _>(&TimeoutLayer::call_only(second).layer(inner()));
+    check::<u32, _>(&ConnectTimeoutLayer::default().layer(inner()));
 
     let inner = || fails::<Request<()>, Answer, E>();
     check::<Request<()>, _>(&RejectedAsResponseLayer::new().layer(inner()));

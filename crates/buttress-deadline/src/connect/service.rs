@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Context, Limit};
+use buttress_core::{BoxError, Context, IntoBoxError, Limit};
 use tower_service::Service;
 
 use super::ConnectFuture;
@@ -26,7 +26,7 @@ impl<S> ConnectTimeout<S> {
 impl<S, Dst> Service<Dst> for ConnectTimeout<S>
 where
     S: Service<Dst>,
-    S::Error: Into<BoxError>,
+    S::Error: IntoBoxError,
 {
     type Response = S::Response;
     type Error = BoxError;
