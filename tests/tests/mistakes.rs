@@ -56,7 +56,7 @@ edition = "2024"
 
 [dependencies]
 axum = {{ version = "*", default-features = false, features = ["tokio"] }}
-buttress = {{ path = {buttress:?}, features = ["tonic"] }}
+buttress = {{ path = {buttress:?}, features = ["shed", "tonic"] }}
 bytes = "*"
 http = "*"
 http-body-util = "*"

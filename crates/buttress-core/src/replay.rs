@@ -16,7 +16,9 @@ use std::{
     label = "a retry in here repeats by it",
     note = "it repeats what is `Clone`: an `http::Request` if its body is, as `Full<Bytes>`",
     note = "to repeat a body that streams, record it: `.replay(HttpReplay::record(64 * 1024))`; \
-            `GrpcReplay` does, but for `clone_bodies()`",
+            `GrpcReplay` does, but for `clone_bodies()`, and for reqwest's own bodies there is `ReqwestReplay`",
+    note = "a stack for clients around a server, as in axum's `layer`, is not what you want: that is \
+            `ServerStandard`",
     note = "to repeat nothing: `.replay(NoReplay)`"
 )]
 pub trait Replay<Req> {

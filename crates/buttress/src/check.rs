@@ -48,3 +48,12 @@ where
     S::Error: IntoBoxError,
 {
 }
+
+#[cfg(any(feature = "standard", all(feature = "deadline", feature = "http", feature = "shed")))]
+/// What is never so: see the `Layer`s of builders, which ask for it.
+#[diagnostic::on_unimplemented(
+    message = "this stack is not built yet",
+    label = "a builder is no layer",
+    note = "`.build()?` checks its settings, and makes a layer of it"
+)]
+pub trait Built {}

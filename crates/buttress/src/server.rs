@@ -108,6 +108,19 @@ impl<T> fmt::Debug for ServerStandard<T> {
     }
 }
 
+/// It is none, but can say so: without this, the compiler knows of no more than a method that is missing.
+#[doc(hidden)]
+impl<T, S> Layer<S> for ServerBuilder<T>
+where
+    Self: crate::check::Built,
+{
+    type Service = S;
+
+    fn layer(&self, inner: S) -> S {
+        inner
+    }
+}
+
 // === impl ServerBuilder ===
 
 impl<T> ServerBuilder<T> {

@@ -521,19 +521,11 @@ fn within<T>(group: &str, made: Result<T, InvalidSetting>) -> Result<T, InvalidS
     made.map_err(|error| error.within(group))
 }
 
-/// What is never so: see the [`Layer`] that asks for it.
-#[diagnostic::on_unimplemented(
-    message = "this stack is not built yet",
-    label = "a builder is no layer",
-    note = "`.build()?` checks its settings, and makes a layer of it"
-)]
-pub trait Built {}
-
 /// It is none, but can say so: without this, the compiler knows of no more than a method that is missing.
 #[doc(hidden)]
 impl<S, C, R, K, A, O> Layer<S> for StandardBuilder<C, R, K, A, O>
 where
-    Self: Built,
+    Self: crate::check::Built,
 {
     type Service = S;
 
