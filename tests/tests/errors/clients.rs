@@ -17,7 +17,7 @@ use tower::{Service, ServiceExt, util::BoxCloneService};
 
 pub(crate) type Sent = Request<Full<Bytes>>;
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
-pub(crate) type Boxed = BoxCloneService<Sent, Answer, BoxError>;
+pub(crate) type Boxed<B = Full<Bytes>> = BoxCloneService<Request<B>, Answer, BoxError>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
@@ -52,9 +52,24 @@ pub(crate) const ALL: &[Client] =
 /// Far shorter than anybody waits, and passed for certain: what it waits for never comes.
 const SHORT: Duration = Duration::from_millis(50);
 
-fn boxed<S, B>(service: S) -> Boxed
+/// A body that every client sends.
+pub(crate) trait Body:
+    http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Sync + Unpin + 'static
+{
+}
+
+impl<B> Body for B where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Sync + Unpin + 'static
+{
+}
+
+fn boxed<S, Req, B>(service: S) -> Boxed<Req>
 where
-    S: Service<Sent, Response = Response<B>, Error = BoxError> + Clone + Send + Sync + 'static,
+    S: Service<Request<Req>, Response = Response<B>, Error = BoxError>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send + 'static,
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -69,7 +84,7 @@ impl Client {
     }
 
     /// A client for that one server.
-    pub(crate) fn service(self, url: &str, limits: Limits) -> Boxed {
+    pub(crate) fn service<B: Body>(self, url: &str, limits: Limits) -> Boxed<B> {
         static TLS: Once = Once::new();
         // A server may have taken it already.
         TLS.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
@@ -80,7 +95,7 @@ impl Client {
         }
     }
 
-    fn hyper(self, limits: Limits) -> Boxed {
+    fn hyper<B: Body>(self, limits: Limits) -> Boxed<B> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout((limits == Limits::Connect).then_some(SHORT));
@@ -99,10 +114,10 @@ impl Client {
         } else {
             connector.enable_http1().wrap_connector(tcp)
         };
-        boxed(hyper(builder.build::<_, Full<Bytes>>(connector)))
+        boxed(hyper(builder.build::<_, B>(connector)))
     }
 
-    fn reqwest(self, limits: Limits) -> Boxed {
+    fn reqwest<B: Body>(self, limits: Limits) -> Boxed<B> {
         let mut builder = ::reqwest::Client::builder()
             .no_proxy()
             .tls_certs_only([])
@@ -121,7 +136,7 @@ impl Client {
     }
 }
 
-fn channel(url: &str, limits: Limits) -> Boxed {
+fn channel<B: Body>(url: &str, limits: Limits) -> Boxed<B> {
     use ::tonic::transport::{ClientTlsConfig, Endpoint};
 
     let mut endpoint = Endpoint::from_shared(url.to_owned()).unwrap();

@@ -7,14 +7,23 @@ mod clients;
 mod goes_away;
 mod servers;
 
-use std::{error::Error, io, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use buttress::{
     Backoff, BoxError, Budget, BudgetSettings, Class, Classify, RetryLayer,
     http::{HttpClass, HttpReplay, is_connect, is_timeout, refusal},
 };
+use bytes::Bytes;
 use h2::Reason;
 use http::Request;
+use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, buffer::Buffer};
 
@@ -303,5 +312,36 @@ async fn a_body_that_breaks_off_says_nothing_of_what_was_sent() {
             assert_eq!(class_of(&error), TRANSIENT, "{client:?}, {does:?}: {error:?}");
             assert!(!is_connect(&*error) && !is_timeout(&*error), "{client:?}, {does:?}");
         }
+    }
+}
+
+/// A part of a body, and then an error that looks as if a connection had been refused: that of whoever it comes from.
+struct BreaksOff(Option<Bytes>);
+
+impl http_body::Body for BreaksOff {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let refused = || io::ErrorKind::ConnectionRefused.into();
+        Poll::Ready(Some(self.0.take().map(Frame::data).ok_or_else(refused)))
+    }
+}
+
+// HTP-01, RET-11
+#[tokio::test]
+async fn a_request_whose_body_breaks_off_was_sent_in_part_and_is_its_callers_affair() {
+    for client in ALL {
+        let server = server(Does::Stays(vec![]), client.is_http2()).await;
+        let url = format!("http://{}/", server.addr);
+        let request = Request::post(&url).body(BreaksOff(Some("half".into()))).unwrap();
+        let called = client.service(&url, Limits::None).oneshot(request);
+        let answer = tokio::time::timeout(PATIENCE, called).await.expect("it ends by itself");
+        let error = answer.map(drop).unwrap_err();
+        assert_eq!(class_of(&error), Class::CallerError, "{client:?}: {error:?}");
+        assert!(!is_connect(&*error) && !is_timeout(&*error), "{client:?}: {error:?}");
     }
 }
