@@ -1,12 +1,11 @@
 use std::task::{Context, Poll};
 
 use buttress_core::{Deadline, edge};
-use http::{HeaderName, Request, Response};
+use http::{HeaderName, Request};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::header::Header;
-use crate::HttpClient;
 
 /// Tells the callee how much time is left: a client's half of a deadline that goes from hop to hop.
 ///
@@ -107,13 +106,13 @@ impl<S> SendDeadline<S> {
 
 impl<S, B> Service<Request<B>> for SendDeadline<S>
 where
-    S: HttpClient<Request<B>>,
+    S: Service<Request<B>>,
 {
-    type Response = Response<S::Body>;
-    type Error = S::Failure;
+    type Response = S::Response;
+    type Error = S::Error;
     type Future = S::Future;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Failure>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
