@@ -452,9 +452,9 @@ impl Admission {
         let (shared, settings) = (&self.breaker.shared, self.breaker.settings());
         let now = match (settings.window, settings.slow_call) {
             (Window::Count(_), None) => 0,
-            (_, slow) => {
+            _ => {
                 let now = edge::now();
-                if slow.is_some_and(|slow| slow <= ticket.took(now)) {
+                if settings.is_slow(ticket.took(now)) {
                     return false;
                 }
                 shared.kind.nanos(now)

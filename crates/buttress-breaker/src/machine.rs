@@ -586,7 +586,7 @@ impl Ticket {
 impl Outcome {
     /// What such an end says, if it comes in time.
     fn new(settings: &BreakerSettings, took: Duration, end: End) -> Self {
-        let slow = settings.slow_call.is_some_and(|slow| slow <= took);
+        let slow = settings.is_slow(took);
         match end {
             End::Good if slow => Self::Slow,
             End::Good => Self::Success,

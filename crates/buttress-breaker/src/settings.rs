@@ -287,6 +287,11 @@ impl BreakerSettings {
         require(self.probe_lease != Some(Duration::ZERO), "probe_lease", "be longer than zero")
     }
 
+    /// Whether a call is slow that took so long.
+    pub(crate) fn is_slow(&self, took: Duration) -> bool {
+        self.slow_call.is_some_and(|slow| slow <= took)
+    }
+
     /// After how long a probe may be replaced.
     pub(crate) fn lease(&self) -> Duration {
         self.probe_lease.unwrap_or(self.open)
