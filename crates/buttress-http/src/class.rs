@@ -209,12 +209,13 @@ impl<B> Mark<Response<B>> for CustomHttpClass {
 
 #[cfg(test)]
 mod tests {
-    use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+    use std::{error::Error, io, sync::Arc, time::Duration};
 
     use buttress_core::{Both, Elapsed, Limit, Reason, Rejected, Verdict, judge};
     use http::header::RETRY_AFTER;
 
     use super::*;
+    use crate::testing::Wrapped;
 
     const TRANSIENT: Class = Class::Transient { after: None };
 
@@ -330,22 +331,6 @@ mod tests {
             let mut response = answered(200, &[]);
             mark.mark(&mut response, why);
             assert_eq!(response.extensions().get(), Some(&why));
-        }
-    }
-
-    /// Somebody's error, which came of another.
-    #[derive(Debug)]
-    struct Wrapped(BoxError);
-
-    impl fmt::Display for Wrapped {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the call failed")
-        }
-    }
-
-    impl Error for Wrapped {
-        fn source(&self) -> Option<&(dyn Error + 'static)> {
-            Some(&*self.0)
         }
     }
 

@@ -1,8 +1,10 @@
-//! Bodies for tests.
+//! Bodies and errors for tests.
 
 use std::{
     cell::Cell,
     collections::VecDeque,
+    error::Error,
+    fmt,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll},
@@ -14,6 +16,22 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Somebody's error, which came of another.
+#[derive(Debug)]
+pub(crate) struct Wrapped(pub(crate) BoxError);
+
+impl fmt::Display for Wrapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the call failed")
+    }
+}
+
+impl Error for Wrapped {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
 
 /// What a body does next.
 #[derive(Clone, Debug)]

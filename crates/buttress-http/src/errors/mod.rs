@@ -212,30 +212,15 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
-    use std::{fmt, sync::Arc, time::Duration};
+    use std::{sync::Arc, time::Duration};
 
     use buttress_core::BoxError;
     use proptest::{collection::vec, prelude::*, sample::select};
 
     use super::*;
+    use crate::testing::Wrapped;
 
     const CONNECT: Elapsed = Elapsed::new(Limit::Connect, Duration::from_secs(1));
-
-    /// Somebody's error, which came of another.
-    #[derive(Debug)]
-    struct Wrapped(BoxError);
-
-    impl fmt::Display for Wrapped {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the call failed")
-        }
-    }
-
-    impl Error for Wrapped {
-        fn source(&self) -> Option<&(dyn Error + 'static)> {
-            Some(&*self.0)
-        }
-    }
 
     fn io(kind: io::ErrorKind) -> BoxError {
         io::Error::from(kind).into()
