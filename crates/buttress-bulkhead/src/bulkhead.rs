@@ -144,7 +144,7 @@ impl Bulkhead {
             Take::Full => false,
             Take::NotMine => self.shared.take_after_queue(),
         };
-        if taken { Ok(Slot::new(self.clone())) } else { Err(self.shared.refuse()) }
+        if taken { Ok(Slot::new(self.clone())) } else { Err(Rejected::new(self.refuse(), NAME)) }
     }
 
     /// A slot, or a place in the queue, or a refusal: which of them is decided in this call, and not
@@ -170,26 +170,42 @@ impl Bulkhead {
     /// Dropped, the future gives up its slot or its place in that instant. A slot that was on its way to it
     /// goes to whoever is next.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.decide())
+        Acquire::new(match self.take() {
+            Some(slot) => Decision::Admit(slot),
+            None if self.has_queue() => self.queue_up(),
+            None => Decision::Refuse(self.refuse()),
+        })
     }
 
+    /// A slot, if one is free and nobody waits for it.
     #[inline]
-    pub(crate) fn decide(&self) -> Decision {
-        match self.shared.counts.take() {
-            Take::Taken => Decision::Admit(Slot::new(self.clone())),
-            Take::Full | Take::NotMine if self.shared.has_queue => self.queue_up(),
-            Take::Full | Take::NotMine => Decision::Refuse(self.shared.refuse().reason()),
-        }
+    pub(crate) fn take(&self) -> Option<Slot> {
+        (self.shared.counts.take() == Take::Taken).then(|| Slot::new(self.clone()))
     }
 
+    /// Whether somebody who finds no slot may wait for one.
+    #[inline]
+    pub(crate) fn has_queue(&self) -> bool {
+        self.shared.has_queue
+    }
+
+    /// What becomes of somebody who found no slot.
     #[cold]
-    fn queue_up(&self) -> Decision {
+    pub(crate) fn queue_up(&self) -> Decision {
         match self.shared.join() {
             Joined::Called => Decision::Admit(Slot::new(self.clone())),
             Joined::Waiting(ticket) => Place::new(self.clone(), ticket, self.shared.max_wait)
                 .map_or_else(Decision::Refuse, Decision::Wait),
-            Joined::NoPlace => Decision::Refuse(self.shared.refuse().reason()),
+            Joined::NoPlace => Decision::Refuse(self.refuse()),
         }
+    }
+
+    /// Why nobody else comes in. It is counted, and told.
+    #[cold]
+    pub(crate) fn refuse(&self) -> Reason {
+        self.shared.rejected.fetch_add(1, Relaxed);
+        tracing::debug!(target: "buttress_bulkhead", limit = self.limit(), "bulkhead is full");
+        Reason::BulkheadFull
     }
 
     /// How many more calls would be admitted at once.
@@ -414,13 +430,6 @@ impl Shared {
         if queue.is_empty() {
             self.counts.nobody_waits();
         }
-    }
-
-    #[cold]
-    fn refuse(&self) -> Rejected {
-        self.rejected.fetch_add(1, Relaxed);
-        tracing::debug!(target: "buttress_bulkhead", limit = self.counts.limit(), "bulkhead is full");
-        Rejected::new(Reason::BulkheadFull, NAME)
     }
 }
 

@@ -25,14 +25,14 @@ pin_project! {
         S: Service<Req>,
     {
         #[pin]
-        state: State<S::Future, Queued<S, Req, Acquire, Slot>>,
-        observe: O,
+        pub(crate) state: State<S::Future, Queued<S, Req, Acquire, Slot>>,
+        pub(crate) observe: O,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, Q> {
+    pub(crate) enum State<F, Q> {
         // The slot is gone once the answer is there.
         Called { #[pin] future: F, slot: Option<Slot> },
         // To wait is rare, and what waits is large: a service and a request. On the heap it costs those who
@@ -46,11 +46,6 @@ impl<S, Req, O> ResponseFuture<S, Req, O>
 where
     S: Service<Req>,
 {
-    #[inline]
-    pub(crate) fn called(future: S::Future, slot: Slot, observe: O) -> Self {
-        Self { state: State::Called { future, slot: Some(slot) }, observe }
-    }
-
     /// The instance is a fresh one.
     #[cold]
     pub(crate) fn queued(inner: S, request: Req, acquire: Acquire, observe: O) -> Self {
@@ -76,12 +71,29 @@ where
         let (result, slot) = match this.state.project() {
             StateProj::Called { future, slot } => ready!(poll_holding(slot, future, cx)),
             StateProj::Queued { queued } => ready!(queued.as_mut().poll(cx))?,
-            StateProj::Refused { reason } => {
-                return Poll::Ready(Err(Rejected::new(*reason, NAME).into()));
-            }
+            StateProj::Refused { reason } => return Poll::Ready(Err(refusal(*reason))),
         };
-        Poll::Ready(this.observe.observe(result.map_err(Into::into), slot))
+        // One by one: so little is left of what looks at an answer, once it is known to be one.
+        Poll::Ready(match result {
+            Ok(response) => this.observe.observe(Ok(response), slot),
+            Err(error) => failed(this.observe, error.into(), slot),
+        })
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed<O, Res>(observe: &O, error: BoxError, slot: Slot) -> Result<O::Response<Slot>, BoxError>
+where
+    O: Observe<Res>,
+{
+    observe.observe(Err(error), slot)
+}
+
+#[cold]
+#[inline(never)]
+fn refusal(reason: Reason) -> BoxError {
+    Rejected::new(reason, NAME).into()
 }
 
 impl<S, Req, O> fmt::Debug for ResponseFuture<S, Req, O>

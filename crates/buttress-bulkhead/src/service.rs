@@ -6,7 +6,7 @@ use std::{
 use buttress_core::{BoxError, CloneService, ErrorsAsFailures, IntoBoxError, Observe};
 use tower_service::Service;
 
-use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
+use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision, future::State};
 
 /// A service that no more calls are let into than a [`Bulkhead`] has slots.
 ///
@@ -50,24 +50,48 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        match self.bulkhead.decide() {
+        match self.bulkhead.take() {
+            Some(slot) => {
+                let (slot, observe) = (Some(slot), self.observe.clone());
+                // The inner call comes last: its future is then built where it stays.
+                ResponseFuture {
+                    observe,
+                    state: State::Called { slot, future: self.inner.call(request) },
+                }
+            }
+            None if self.bulkhead.has_queue() => self.queue_up(request),
+            None => ResponseFuture::refused(self.bulkhead.refuse(), self.observe.clone()),
+        }
+    }
+}
+
+impl<S, O> BulkheadService<S, O> {
+    /// There was no slot at once.
+    #[cold]
+    #[inline(never)]
+    fn queue_up<Req>(&mut self, request: Req) -> ResponseFuture<S, Req, O>
+    where
+        S: Service<Req> + CloneService,
+        O: Clone,
+    {
+        let observe = self.observe.clone();
+        match self.bulkhead.queue_up() {
             Decision::Admit(slot) => {
-                let future = self.inner.call(request);
-                ResponseFuture::called(future, slot, self.observe.clone())
+                let slot = Some(slot);
+                ResponseFuture {
+                    observe,
+                    state: State::Called { slot, future: self.inner.call(request) },
+                }
             }
             Decision::Wait(place) => {
                 // The readied instance goes, with whatever it has reserved. One waits, one stays.
                 let fresh = self.inner.clone();
                 self.inner = fresh.clone();
-                ResponseFuture::queued(
-                    fresh,
-                    request,
-                    Acquire::waiting(place),
-                    self.observe.clone(),
-                )
+                ResponseFuture::queued(fresh, request, Acquire::waiting(place), observe)
             }
-            Decision::Refuse(reason) => ResponseFuture::refused(reason, self.observe.clone()),
+            Decision::Refuse(reason) => ResponseFuture::refused(reason, observe),
         }
     }
 }
