@@ -19,33 +19,30 @@ pin_project! {
         A: Answer<Req, S::Response>,
     {
         #[pin]
-        state: State<S::Future, A::Kept, A::Future>,
-        policy: Policy<A, C, W>,
+        pub(crate) state: State<S::Future, A::Kept, A::Future>,
+        pub(crate) policy: Policy<A, C, W>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, K, G> {
+    pub(crate) enum State<F, K, G> {
         /// The inner service works on it.
         Asking { #[pin] future: F, kept: Option<K> },
-        /// The fallback does, for that reason. Where it was an error, here it is.
-        Answering { #[pin] future: G, why: Substitute, error: Option<BoxError> },
+        /// The fallback does. That is rare, and may be large: on the heap it costs those who need it an
+        /// allocation, and all others nothing.
+        Answering { answering: Pin<Box<Answering<G>>> },
         Over,
     }
 }
 
-impl<S, Req, A, C, W> ResponseFuture<S, Req, A, C, W>
-where
-    S: Service<Req>,
-    A: Answer<Req, S::Response>,
-{
-    pub(crate) const fn new(
-        future: S::Future,
-        kept: Option<A::Kept>,
-        policy: Policy<A, C, W>,
-    ) -> Self {
-        Self { state: State::Asking { future, kept }, policy }
+pin_project! {
+    /// The fallback works, for that reason. Where it was an error, here it is.
+    pub(crate) struct Answering<G> {
+        #[pin]
+        future: G,
+        why: Substitute,
+        error: Option<BoxError>,
     }
 }
 
@@ -62,35 +59,57 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Policy { answer, classify, when } = this.policy;
-        loop {
-            match this.state.as_mut().project() {
-                // ## Asking => (Over | Answering)
-                StateProj::Asking { future, kept } => {
-                    let result = ready!(future.poll(cx)).map_err(Into::into);
-                    let kept = kept.take();
-                    // What the call held is free before anybody else is asked.
-                    this.state.set(State::Over);
-                    let Some(kept) = kept else { return Poll::Ready(result) };
-                    let cause = Cause::judged(classify, result);
-                    if !when.applies(&cause) {
-                        return Poll::Ready(cause.into_result());
-                    }
-                    let future = answer.answer(kept, &cause);
-                    let why = cause.substitute();
-                    // A response goes here: it may hold a connection.
-                    let error = cause.into_result().err();
-                    this.state.set(State::Answering { future, why, error });
-                }
-                // ## Answering => Over
-                StateProj::Answering { future, why, error } => {
-                    let answer = ready!(future.poll(cx));
-                    let (why, cause) = (*why, error.take());
-                    this.state.set(State::Over);
-                    return Poll::Ready(finish(classify, answer, why, cause));
-                }
-                StateProj::Over => panic!("polled after it had answered"),
+        // ## Asking => (Over | Answering)
+        if let StateProj::Asking { future, kept } = this.state.as_mut().project() {
+            let result = ready!(future.poll(cx));
+            let kept = kept.take();
+            // What the call held is free before anybody else is asked.
+            this.state.set(State::Over);
+            let result = result.map_err(Into::into);
+            let Some(kept) = kept else { return Poll::Ready(result) };
+            let cause = Cause::judged(classify, result);
+            if !when.applies(&cause) {
+                return Poll::Ready(cause.into_result());
             }
+            let answering = Answering::new(answer, kept, cause);
+            this.state.set(State::Answering { answering });
         }
+        // ## Answering => Over
+        let StateProj::Answering { answering } = this.state.as_mut().project() else {
+            panic!("polled after it had answered");
+        };
+        let answer = ready!(answering.as_mut().poll(classify, cx));
+        this.state.set(State::Over);
+        Poll::Ready(answer)
+    }
+}
+
+impl<G> Answering<G> {
+    #[cold]
+    fn new<A, Req, Res>(answer: &A, kept: A::Kept, cause: Cause<Res>) -> Pin<Box<Self>>
+    where
+        A: Answer<Req, Res, Future = G>,
+    {
+        let future = answer.answer(kept, &cause);
+        let why = cause.substitute();
+        // A response goes here: it may hold a connection.
+        let error = cause.into_result().err();
+        Box::pin(Self { future, why, error })
+    }
+
+    #[cold]
+    fn poll<Res, C>(
+        self: Pin<&mut Self>,
+        classify: &C,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Res, BoxError>>
+    where
+        G: Future<Output = Result<Res, BoxError>>,
+        C: Mark<Res>,
+    {
+        let this = self.project();
+        let answer = ready!(this.future.poll(cx));
+        Poll::Ready(finish(classify, answer, *this.why, this.error.take()))
     }
 }
 

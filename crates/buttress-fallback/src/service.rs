@@ -6,7 +6,7 @@ use std::{
 use buttress_core::{BoxError, Classify, ErrorsAsFailures, IntoBoxError, Mark};
 use tower_service::Service;
 
-use crate::{Answer, ByClass, ResponseFuture, When, layer::Policy};
+use crate::{Answer, ByClass, ResponseFuture, When, future::State, layer::Policy};
 
 /// Answers where the inner service did not. See [`FallbackLayer`](crate::FallbackLayer).
 // Not `Copy`, whatever the inner one is: a copy in silence would take its readiness along.
@@ -38,9 +38,11 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        let kept = self.policy.answer.keep(&request);
-        ResponseFuture::new(self.inner.call(request), kept, self.policy.clone())
+        let (kept, policy) = (self.policy.answer.keep(&request), self.policy.clone());
+        // The inner call comes last: its future is then built where it stays.
+        ResponseFuture { policy, state: State::Asking { kept, future: self.inner.call(request) } }
     }
 }
 
