@@ -23,6 +23,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-examples", INSIDE),
     ("buttress-fallback", PATTERN),
     ("buttress-http", HTTP),
+    ("buttress-leadership", LEADERSHIP),
     ("buttress-retry", PATTERN),
     ("buttress-shed", PATTERN),
     ("buttress-test", KIT),
@@ -41,6 +42,24 @@ const PATTERN: Role = Role {
         always("tracing", "events for the rare"),
         optional("humantime-serde", "durations in settings"),
         optional("serde", "settings from files"),
+        under("cfg(buttress_loom)", "loom", "models of what is shared"),
+    ]),
+};
+
+const LEADERSHIP: Role = Role {
+    law: "leadership is a pattern, with a clock and a shared word of its own, and no client of a store",
+    may: Some(&[
+        always("buttress-core", "the vocabulary, the clock and the dice"),
+        always("bytes", "what leaders say of themselves is kept as handles"),
+        always("futures-core", "the `Stream` of a store's changes"),
+        always("pin-project-lite", "named futures without unsafe"),
+        always("tokio", "time, sync, and rt for the work of a term"),
+        always("tower-layer", "the `Layer` trait"),
+        always("tower-service", "the `Service` trait"),
+        always("tracing", "events for the rare"),
+        optional("serde", "tokens in what is stored and sent"),
+        under("cfg(unix)", "rustix", "the clock that counts suspend"),
+        under("cfg(not(buttress_loom))", "arc-swap", "the term that a request is let in by"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
     ]),
 };

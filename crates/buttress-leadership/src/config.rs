@@ -1,0 +1,473 @@
+use std::time::Duration;
+
+use buttress_core::InvalidSetting;
+use bytes::Bytes;
+
+use crate::{Identity, LeaseName, StoreCapabilities};
+
+/// What is led, by whom, and how long everything takes.
+///
+/// ```
+/// use buttress_leadership::{LeaseConfig, LeaseName};
+/// use std::time::Duration;
+///
+/// let config = LeaseConfig::new(LeaseName::new("scheduler")?)
+///     .payload("http://10.0.0.7:8080")
+///     .lease_duration(Duration::from_secs(10))
+///     .renew_interval(Duration::from_secs(3))
+///     .operation_timeout(Duration::from_millis(1500));
+/// config.check()?;
+/// # Ok::<(), buttress_core::InvalidSetting>(())
+/// ```
+///
+/// # How long everything takes
+///
+/// ```text
+/// leader     t0 = 0      5.0        7.5    8.5       11.0   12.0
+///            | acquire   | renewal  | no   | another | no   | valid_until = t0 + lease_duration - safety_margin:
+///            |           |          answer |         answer   the gate is closed, the work is dropped
+/// store      |- commit c in 0 ..= 2.5 ---------------------------------- c + 15: it ends, and not before
+/// candidate                                                  |--------->| nobody leads for 3 s at least
+/// ```
+///
+/// With the defaults, a leader that dies is replaced within 15 + 1.2 s; one that leaves, within the time that candidates
+/// wait between two looks (1.2 s), or at once where the store [tells](crate::LeaseStore::changes) them.
+///
+/// # The margin
+///
+/// All leases end on two clocks, and no two clocks run alike. A leader that stops `safety_margin` early is safe from
+/// clocks that each run wrong by a share `r` if the margin is at least `lease_duration * 2r / (1 + r)`. Crystals are off by 0.01 %. A
+/// clock that is slewed by chrony, at its default limit, is off by 8.33 %, and needs 15.4 %: hence 20 %. Whoever knows that
+/// clocks are off by 0.05 % at most may set 1 %. The response's delay is not in the formula, since a lease is counted from
+/// when it was *asked* for (Gray and Cheriton, *Leases*, SOSP 1989).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseConfig {
+    /// What is led.
+    pub name: LeaseName,
+    /// Who wants to lead. [Generated](Identity::generate) unless set.
+    pub identity: Identity,
+    /// What a leader says of itself to those who do not lead, as its address. At most 16 KiB; empty unless set.
+    pub payload: Bytes,
+    /// For how long the store is asked to grant the lease. What counts is how long it is granted. 15 s by
+    /// default, from 1 s and the store's own minimum on.
+    pub lease_duration: Duration,
+    /// From one renewal that succeeds to the next, from send to send, up to a tenth less by chance. A
+    /// third of the lease by default: 5 s.
+    pub renew_interval: Duration,
+    /// How long a leader waits after a renewal that failed, and a candidate between two looks, up to a fifth more
+    /// by chance. 1 s by default, from 10 ms to `renew_interval`. There is never more than one call in 0.8 of it.
+    pub retry_period: Duration,
+    /// How long one call to the store may take. 2.5 s by default, and at most a third of the time that a lease is
+    /// valid: so that two that hang, in the worst case, do not cost the lease.
+    pub operation_timeout: Duration,
+    /// How long before the lease ends its holder stops to lead. A fifth of the lease by default, and
+    /// 100 ms at least.
+    pub safety_margin: Option<Duration>,
+    /// Whether a leader that stops gives the lease back, so that the next one need not wait until it ends. It does by
+    /// default.
+    pub release_on_stop: bool,
+    /// Whether the identity may be one that is the same after a restart. See [`Identity`].
+    pub allow_stable_identity: bool,
+    /// How long a leader that leaves waits for its work and its requests to end, before it drops them.
+    /// 10 s by default. It holds the lease meanwhile.
+    pub drain_timeout: Duration,
+    /// How long it then waits for what it dropped to be gone. 1 s by default.
+    pub cancel_grace: Duration,
+    /// What it does if something is still there.
+    pub on_drain_timeout: OnDrainTimeout,
+    /// For how long a leader that left by itself does not come back, a fifth more or less by chance. 30 s by default.
+    /// It doubles each time, up to `cooldown_max`, and starts anew after a term that lasted as long as that.
+    pub cooldown: Duration,
+    /// For how long at most. 10 min by default.
+    pub cooldown_max: Duration,
+}
+
+/// What a leader that leaves does if its work does not end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnDrainTimeout {
+    /// It lets the lease end by itself. Nobody leads until then, and the work has that long to end.
+    #[default]
+    HoldUntilExpiry,
+    /// It gives the lease back. The next leader works beside the work that has not ended: only for what checks
+    /// tokens.
+    ReleaseAnyway,
+}
+
+/// The largest payload.
+const MAX_PAYLOAD: usize = 16 * 1024;
+/// A shorter wait between two calls is a flood.
+const MIN_RETRY: Duration = Duration::from_millis(10);
+/// The shortest lease. Less than that leaves no room for a call that hangs.
+const MIN_LEASE: Duration = Duration::from_secs(1);
+/// The longest. Further away, an instant may be beyond a clock's reach.
+const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+
+// === impl LeaseConfig ===
+
+impl LeaseConfig {
+    /// The lease unless set.
+    pub const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(15);
+    /// The time between renewals unless set.
+    pub const DEFAULT_RENEW_INTERVAL: Duration = Duration::from_secs(5);
+    /// The wait after a failure, and between a candidate's looks, unless set.
+    pub const DEFAULT_RETRY_PERIOD: Duration = Duration::from_secs(1);
+    /// The limit of one call unless set.
+    pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_millis(2_500);
+    /// The share of the lease that the margin is unless set: covers two clocks that are slewed apart at 8.33 % each.
+    pub const DEFAULT_SAFETY_MARGIN_FRACTION: f64 = 0.20;
+    /// The shortest margin: timers are late by some milliseconds, and so are tasks.
+    pub const MIN_SAFETY_MARGIN: Duration = Duration::from_millis(100);
+
+    /// The defaults, for the lease of that name.
+    #[must_use]
+    pub fn new(name: LeaseName) -> Self {
+        Self {
+            name,
+            identity: Identity::generate(),
+            payload: Bytes::new(),
+            lease_duration: Self::DEFAULT_LEASE_DURATION,
+            renew_interval: Self::DEFAULT_RENEW_INTERVAL,
+            retry_period: Self::DEFAULT_RETRY_PERIOD,
+            operation_timeout: Self::DEFAULT_OPERATION_TIMEOUT,
+            safety_margin: None,
+            release_on_stop: true,
+            allow_stable_identity: false,
+            drain_timeout: Duration::from_secs(10),
+            cancel_grace: Duration::from_secs(1),
+            on_drain_timeout: OnDrainTimeout::default(),
+            cooldown: Duration::from_secs(30),
+            cooldown_max: Duration::from_secs(600),
+        }
+    }
+
+    /// Sets who wants to lead.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// Sets what a leader says of itself.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+
+    /// Sets how long a lease is.
+    #[must_use]
+    pub const fn lease_duration(mut self, duration: Duration) -> Self {
+        self.lease_duration = duration;
+        self
+    }
+
+    /// Sets how often it is renewed.
+    #[must_use]
+    pub const fn renew_interval(mut self, interval: Duration) -> Self {
+        self.renew_interval = interval;
+        self
+    }
+
+    /// Sets how long to wait after a failure, and between a candidate's looks.
+    #[must_use]
+    pub const fn retry_period(mut self, period: Duration) -> Self {
+        self.retry_period = period;
+        self
+    }
+
+    /// Sets how long one call to the store may take.
+    #[must_use]
+    pub const fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// Sets how long before its lease ends a leader stops.
+    #[must_use]
+    pub fn safety_margin(mut self, margin: impl Into<Option<Duration>>) -> Self {
+        self.safety_margin = margin.into();
+        self
+    }
+
+    /// Sets whether a leader that stops gives the lease back.
+    #[must_use]
+    pub const fn release_on_stop(mut self, release: bool) -> Self {
+        self.release_on_stop = release;
+        self
+    }
+
+    /// Allows an identity that is the same after a restart.
+    ///
+    /// Then it is you who sees to it that never two processes have it: not for a moment while one is replaced.
+    #[must_use]
+    pub const fn allow_stable_identity(mut self) -> Self {
+        self.allow_stable_identity = true;
+        self
+    }
+
+    /// Sets how long work may take to end, and how long it may take to be gone when it was dropped.
+    #[must_use]
+    pub const fn drain(mut self, timeout: Duration, grace: Duration) -> Self {
+        self.drain_timeout = timeout;
+        self.cancel_grace = grace;
+        self
+    }
+
+    /// Sets what becomes of the lease if it does not end.
+    #[must_use]
+    pub const fn on_drain_timeout(mut self, then: OnDrainTimeout) -> Self {
+        self.on_drain_timeout = then;
+        self
+    }
+
+    /// Sets for how long a leader that left does not come back, at first and at most.
+    #[must_use]
+    pub const fn cooldown(mut self, first: Duration, max: Duration) -> Self {
+        self.cooldown = first;
+        self.cooldown_max = max;
+        self
+    }
+
+    /// How long before its lease ends a leader stops.
+    #[must_use]
+    pub fn margin(&self) -> Duration {
+        let share = || self.lease_duration.mul_f64(Self::DEFAULT_SAFETY_MARGIN_FRACTION);
+        self.safety_margin.unwrap_or_else(|| share().max(Self::MIN_SAFETY_MARGIN))
+    }
+
+    /// Whether anybody can lead by it, whatever the store.
+    ///
+    /// # Errors
+    ///
+    /// Names the first setting that cannot work.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        // Name and identity are checked by their own types.
+        require(
+            self.allow_stable_identity || self.identity.is_unique(),
+            "identity",
+            "be one that no other run has, with 64 bits by chance in hexadecimal: use \
+             `Identity::generate()`, or allow it with `allow_stable_identity()`",
+        )?;
+        let lease = self.lease_duration;
+        require((MIN_LEASE..=MAX_LEASE).contains(&lease), "lease_duration", "be from 1s to 24h")?;
+        let margin = self.margin();
+        require(
+            Self::MIN_SAFETY_MARGIN <= margin && margin < lease / 2,
+            "safety_margin",
+            "be at least 100ms, and less than half of `lease_duration`",
+        )?;
+        let valid = lease - margin;
+        let timeout = self.operation_timeout;
+        require(
+            !timeout.is_zero() && timeout <= valid / 3,
+            "operation_timeout",
+            "be more than zero, and at most a third of `lease_duration - safety_margin`",
+        )?;
+        require(
+            MIN_RETRY <= self.retry_period && self.retry_period <= self.renew_interval,
+            "retry_period",
+            "be at least 10ms, and at most `renew_interval`",
+        )?;
+        let worst = self
+            .renew_interval
+            .saturating_add(timeout.saturating_mul(2))
+            .saturating_add(self.retry_period.saturating_mul(6) / 5);
+        require(
+            worst <= valid,
+            "renew_interval",
+            "leave room for two calls that hang and the wait between them: `renew_interval + 2 * \
+             operation_timeout + 1.2 * retry_period` at most `lease_duration - safety_margin`",
+        )?;
+        require(self.payload.len() <= MAX_PAYLOAD, "payload", "be at most 16 KiB")?;
+        require(self.cooldown <= self.cooldown_max, "cooldown_max", "be at least `cooldown`")
+    }
+
+    /// Whether anybody can lead by it, with a store that can do so much.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), and names the `lease_duration` if the store does not grant it.
+    pub fn check_with(&self, store: &StoreCapabilities) -> Result<(), InvalidSetting> {
+        self.check()?;
+        let lease = self.lease_duration;
+        if lease < store.min_ttl {
+            let must = format!("must be at least {:?}, the least of this store", store.min_ttl);
+            return Err(InvalidSetting::new("lease_duration", must));
+        }
+        let step = store.ttl_granularity.as_nanos();
+        if step > 0 && !lease.as_nanos().is_multiple_of(step) {
+            let must = format!("must be a multiple of {:?} with this store", store.ttl_granularity);
+            return Err(InvalidSetting::new("lease_duration", must));
+        }
+        Ok(())
+    }
+
+    /// Whether requests that ask for so much of the lease could ever be let in.
+    ///
+    /// # Errors
+    ///
+    /// Names `min_remaining` if the lease is never valid for so long just before it is renewed.
+    pub fn check_min_remaining(&self, min_remaining: Duration) -> Result<(), InvalidSetting> {
+        let least =
+            (self.lease_duration.saturating_sub(self.margin())).saturating_sub(self.renew_interval);
+        require(
+            min_remaining < least,
+            "min_remaining",
+            "be less than `lease_duration - safety_margin - renew_interval`, or nobody is let in \
+             just before a renewal",
+        )
+    }
+}
+
+fn require(holds: bool, setting: &'static str, must: &'static str) -> Result<(), InvalidSetting> {
+    if holds { Ok(()) } else { Err(InvalidSetting::new(setting, format!("must {must}"))) }
+}
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Expiry, LeaseName};
+
+    const fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    const fn millis(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn config() -> LeaseConfig {
+        LeaseConfig::new(LeaseName::new("a").unwrap())
+    }
+
+    fn refused(config: &LeaseConfig) -> String {
+        config.check().map_or_else(|error| error.setting().to_owned(), |()| "nothing".to_owned())
+    }
+
+    #[test]
+    fn the_defaults_work() {
+        assert_eq!(refused(&config()), "nothing");
+        assert_eq!(config().margin(), secs(3));
+        let few = config().lease_duration(secs(1)).renew_interval(millis(200));
+        let few = few.retry_period(millis(100)).operation_timeout(millis(200));
+        assert_eq!((refused(&few).as_str(), few.margin()), ("nothing", millis(200)));
+    }
+
+    // V2, B37
+    #[test]
+    fn an_identity_that_outlives_its_process_is_refused_unless_it_is_allowed() {
+        let host = config().identity(Identity::new("node-7").unwrap());
+        assert_eq!(refused(&host), "identity");
+        assert_eq!(refused(&host.allow_stable_identity()), "nothing");
+    }
+
+    // V3
+    #[test]
+    fn a_lease_that_the_store_does_not_grant_is_refused() {
+        for lease in [Duration::ZERO, millis(999), secs(86_401), Duration::MAX] {
+            assert_eq!(refused(&config().lease_duration(lease)), "lease_duration");
+        }
+        let store = StoreCapabilities::new(Expiry::Server).ttl_granularity(secs(1));
+        let with = |config: LeaseConfig, store| {
+            config.check_with(&store).map_err(|error| error.setting().to_owned())
+        };
+        assert_eq!(with(config(), store), Ok(()));
+        assert_eq!(with(config(), store.min_ttl(secs(15))), Ok(()));
+        assert_eq!(with(config(), store.min_ttl(secs(16))), Err("lease_duration".into()));
+        let odd = config().lease_duration(millis(15_500));
+        assert_eq!(with(odd.clone(), store), Err("lease_duration".into()));
+        assert_eq!(with(odd, store.ttl_granularity(Duration::ZERO)), Ok(()));
+    }
+
+    // V4
+    #[test]
+    fn a_margin_that_is_none_or_half_of_the_lease_is_refused() {
+        for (margin, works) in [
+            (Duration::ZERO, false),
+            (millis(99), false),
+            (millis(100), true),
+            (millis(3_800), true),
+            (millis(7_500), false),
+            (Duration::MAX, false),
+        ] {
+            let refused = refused(&config().safety_margin(margin));
+            assert_eq!(refused, if works { "nothing" } else { "safety_margin" }, "{margin:?}");
+        }
+    }
+
+    // V5, B07, B42, B43
+    #[test]
+    fn a_lease_that_one_slow_call_could_cost_is_refused() {
+        assert_eq!(refused(&config().renew_interval(millis(5_800))), "nothing");
+        for interval in [millis(5_801), secs(10), secs(15), Duration::MAX] {
+            assert_eq!(refused(&config().renew_interval(interval)), "renew_interval");
+        }
+        // Deadline 14, request 5, sleep 1, and a lease of 20.
+        let no_margin = config().lease_duration(secs(20)).renew_interval(secs(14));
+        assert_eq!(refused(&no_margin.operation_timeout(secs(5))), "renew_interval");
+    }
+
+    // V6, B50
+    #[test]
+    fn a_wait_that_is_none_is_refused() {
+        for retry in [Duration::ZERO, millis(9), millis(5_001), Duration::MAX] {
+            assert_eq!(refused(&config().retry_period(retry)), "retry_period", "{retry:?}");
+        }
+        assert_eq!(refused(&config().retry_period(millis(10))), "nothing");
+        for timeout in [Duration::ZERO, millis(4_001), Duration::MAX] {
+            let refused = refused(&config().operation_timeout(timeout));
+            assert_eq!(refused, "operation_timeout", "{timeout:?}");
+        }
+    }
+
+    // V7
+    #[test]
+    fn a_payload_that_is_a_document_is_refused() {
+        assert_eq!(refused(&config().payload(vec![0; 16 * 1024])), "nothing");
+        assert_eq!(refused(&config().payload(vec![0; 16 * 1024 + 1])), "payload");
+    }
+
+    // V9
+    #[test]
+    fn a_gate_that_could_not_open_just_before_a_renewal_is_refused() {
+        assert!(config().check_min_remaining(millis(6_999)).is_ok());
+        for min in [secs(7), Duration::MAX] {
+            assert_eq!(config().check_min_remaining(min).unwrap_err().setting(), "min_remaining");
+        }
+    }
+
+    proptest! {
+        // B07
+        #[test]
+        fn what_passes_the_check_has_room_for_two_calls_that_hang(
+            lease in 1_000_u64..60_000,
+            margin in proptest::option::of(0_u64..40_000),
+            [renew, retry, timeout] in [0_u64..40_000, 0..5_000, 0..10_000],
+        ) {
+            let config = config()
+                .lease_duration(millis(lease))
+                .safety_margin(margin.map(millis))
+                .renew_interval(millis(renew))
+                .retry_period(millis(retry))
+                .operation_timeout(millis(timeout));
+            let margin = margin.map_or_else(|| (lease as f64 * 0.2).max(100.0), |m| m as f64);
+            let (lease, renew, retry, timeout) =
+                (lease as f64, renew as f64, retry as f64, timeout as f64);
+            let works = margin >= 100.0
+                && margin < lease / 2.0
+                && renew + 2.0 * timeout + 1.2 * retry <= lease - margin
+                && timeout > 0.0
+                && timeout <= (lease - margin) / 3.0
+                && (10.0..=renew).contains(&retry);
+            // Fractions of a nanosecond are nobody's business.
+            let close = [renew + 2.0 * timeout + 1.2 * retry, 3.0 * timeout]
+                .iter()
+                .any(|used| (used - (lease - margin)).abs() < 1e-3);
+            prop_assert!(close || config.check().is_ok() == works, "{:?}", config.check());
+        }
+    }
+}
