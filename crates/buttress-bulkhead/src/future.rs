@@ -25,16 +25,17 @@ pin_project! {
         S: Service<Req>,
     {
         #[pin]
-        pub(crate) state: State<S::Future, Queued<S, Req, Acquire, Slot>>,
-        pub(crate) observe: O,
+        state: State<S::Future, Queued<S, Req, Acquire, Slot>>,
+        // Of a call: gone once the answer is there. It is dropped after the call's future.
+        slot: Option<Slot>,
+        observe: O,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    pub(crate) enum State<F, Q> {
-        // The slot is gone once the answer is there.
-        Called { #[pin] future: F, slot: Option<Slot> },
+    enum State<F, Q> {
+        Called { #[pin] future: F },
         // To wait is rare, and what waits is large: a service and a request. On the heap it costs those who
         // wait an allocation, and all others nothing.
         Queued { queued: Pin<Box<Q>> },
@@ -46,15 +47,34 @@ impl<S, Req, O> ResponseFuture<S, Req, O>
 where
     S: Service<Req>,
 {
+    /// Calls `inner`, which holds the slot from here on. If that panics, it is given back.
+    #[inline]
+    pub(crate) fn call(slot: Slot, inner: &mut S, request: Req, observe: &O) -> Self
+    where
+        O: Clone,
+    {
+        // Two functions: where nothing has to be dropped if the call panics, its future is built where it stays,
+        // and not moved there.
+        Self::call_with(&mut Some(slot), inner, request, observe)
+    }
+
+    fn call_with(slot: &mut Option<Slot>, inner: &mut S, request: Req, observe: &O) -> Self
+    where
+        O: Clone,
+    {
+        let observe = observe.clone();
+        Self { state: State::Called { future: inner.call(request) }, slot: slot.take(), observe }
+    }
+
     /// The instance is a fresh one.
     #[cold]
     pub(crate) fn queued(inner: S, request: Req, acquire: Acquire, observe: O) -> Self {
         let queued = Box::pin(Queued::new(NAME, acquire, inner, request));
-        Self { state: State::Queued { queued }, observe }
+        Self { state: State::Queued { queued }, slot: None, observe }
     }
 
     pub(crate) fn refused(reason: Reason, observe: O) -> Self {
-        Self { state: State::Refused { reason }, observe }
+        Self { state: State::Refused { reason }, slot: None, observe }
     }
 }
 
@@ -69,7 +89,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let (result, slot) = match this.state.project() {
-            StateProj::Called { future, slot } => ready!(poll_holding(slot, future, cx)),
+            StateProj::Called { future } => ready!(poll_holding(this.slot, future, cx)),
             StateProj::Queued { queued } => ready!(queued.as_mut().poll(cx))?,
             StateProj::Refused { reason } => return Poll::Ready(Err(refusal(*reason))),
         };

@@ -6,7 +6,7 @@ use std::{
 use buttress_core::{BoxError, CloneService, ErrorsAsFailures, IntoBoxError, Observe};
 use tower_service::Service;
 
-use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision, future::State};
+use crate::{Acquire, Bulkhead, ResponseFuture, Slot, bulkhead::Decision};
 
 /// A service that no more calls are let into than a [`Bulkhead`] has slots.
 ///
@@ -53,14 +53,7 @@ where
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
         match self.bulkhead.take() {
-            Some(slot) => {
-                let (slot, observe) = (Some(slot), self.observe.clone());
-                // The inner call comes last: its future is then built where it stays.
-                ResponseFuture {
-                    observe,
-                    state: State::Called { slot, future: self.inner.call(request) },
-                }
-            }
+            Some(slot) => ResponseFuture::call(slot, &mut self.inner, request, &self.observe),
             None if self.bulkhead.has_queue() => self.queue_up(request),
             None => ResponseFuture::refused(self.bulkhead.refuse(), self.observe.clone()),
         }
@@ -76,22 +69,18 @@ impl<S, O> BulkheadService<S, O> {
         S: Service<Req> + CloneService,
         O: Clone,
     {
-        let observe = self.observe.clone();
         match self.bulkhead.queue_up() {
             Decision::Admit(slot) => {
-                let slot = Some(slot);
-                ResponseFuture {
-                    observe,
-                    state: State::Called { slot, future: self.inner.call(request) },
-                }
+                ResponseFuture::call(slot, &mut self.inner, request, &self.observe)
             }
             Decision::Wait(place) => {
                 // The readied instance goes, with whatever it has reserved. One waits, one stays.
                 let fresh = self.inner.clone();
                 self.inner = fresh.clone();
+                let observe = self.observe.clone();
                 ResponseFuture::queued(fresh, request, Acquire::waiting(place), observe)
             }
-            Decision::Refuse(reason) => ResponseFuture::refused(reason, observe),
+            Decision::Refuse(reason) => ResponseFuture::refused(reason, self.observe.clone()),
         }
     }
 }
