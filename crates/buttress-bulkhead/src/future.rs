@@ -26,8 +26,6 @@ pin_project! {
     {
         #[pin]
         state: State<S::Future, Queued<S, Req, Acquire, Slot>>,
-        // Of a call: gone once the answer is there. It is dropped after the call's future.
-        slot: Option<Slot>,
         observe: O,
     }
 }
@@ -35,7 +33,8 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, Q> {
-        Called { #[pin] future: F },
+        // The slot is gone once the answer is there.
+        Called { #[pin] future: F, slot: Option<Slot> },
         // To wait is rare, and what waits is large: a service and a request. On the heap it costs those who
         // wait an allocation, and all others nothing.
         Queued { queued: Pin<Box<Q>> },
@@ -63,18 +62,18 @@ where
         O: Clone,
     {
         let observe = observe.clone();
-        Self { state: State::Called { future: inner.call(request) }, slot: slot.take(), observe }
+        Self { state: State::Called { future: inner.call(request), slot: slot.take() }, observe }
     }
 
     /// The instance is a fresh one.
     #[cold]
     pub(crate) fn queued(inner: S, request: Req, acquire: Acquire, observe: O) -> Self {
         let queued = Box::pin(Queued::new(NAME, acquire, inner, request));
-        Self { state: State::Queued { queued }, slot: None, observe }
+        Self { state: State::Queued { queued }, observe }
     }
 
     pub(crate) fn refused(reason: Reason, observe: O) -> Self {
-        Self { state: State::Refused { reason }, slot: None, observe }
+        Self { state: State::Refused { reason }, observe }
     }
 }
 
@@ -89,7 +88,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let (result, slot) = match this.state.project() {
-            StateProj::Called { future } => ready!(poll_holding(this.slot, future, cx)),
+            StateProj::Called { future, slot } => ready!(poll_holding(slot, future, cx)),
             StateProj::Queued { queued } => ready!(queued.as_mut().poll(cx))?,
             StateProj::Refused { reason } => return Poll::Ready(Err(refusal(*reason))),
         };
