@@ -26,7 +26,7 @@ pub struct BootTime(u64);
 /// processes read the same.
 ///
 /// No clock counts the time for which a virtual machine was frozen. The wall clock jumps when it is set right again: that
-/// is how an elector finds it out.
+/// is what [`TermEnd::ClockAnomaly`](crate::TermEnd::ClockAnomaly) tells of.
 ///
 /// # Under test
 ///
@@ -167,13 +167,9 @@ impl LeaseClock {
     }
 
     /// How far the wall clock is ahead of this one, in nanoseconds. It changes only when one of them is set.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the elector will read it"))]
     pub(crate) fn drift(&self) -> i64 {
         match &self.0 {
-            Source::System => {
-                let wall = edge::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                (nanos(wall).cast_signed()).saturating_sub(system().0.cast_signed())
-            }
+            Source::System => drift(),
             Source::Simulated(simulated) => simulated.wall.load(Relaxed),
         }
     }
@@ -209,6 +205,22 @@ impl Simulated {
     fn now(&self) -> BootTime {
         let run = nanos(edge::now().saturating_duration_since(self.origin));
         BootTime(START.saturating_add(run).saturating_add(self.ahead.load(Relaxed)))
+    }
+}
+
+/// Two clocks are read one after the other, and what stops this thread in between looks like a jump. So it is done again, but
+/// not for ever.
+fn drift() -> i64 {
+    const AT_ONCE: Duration = Duration::from_millis(50);
+    let mut tries = 3;
+    loop {
+        let before = system();
+        let wall = edge::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let after = system();
+        tries -= 1;
+        if after - before < AT_ONCE || tries == 0 {
+            return nanos(wall).cast_signed().saturating_sub(after.0.cast_signed());
+        }
     }
 }
 

@@ -59,7 +59,7 @@ pub struct LeaseConfig {
     /// by chance. 1 s by default, from 10 ms to `renew_interval`. There is never more than one call in 0.8 of it.
     pub retry_period: Duration,
     /// How long one call to the store may take. 2.5 s by default, and at most a third of the time that a lease is
-    /// valid: so that two that hang, in the worst case, do not cost the lease.
+    /// valid: so that one that hangs does not cost the lease.
     pub operation_timeout: Duration,
     /// How long before the lease ends its holder stops to lead. A fifth of the lease by default, and
     /// 100 ms at least.
@@ -277,7 +277,7 @@ impl LeaseConfig {
         require(
             worst <= valid,
             "renew_interval",
-            "leave room for two calls that hang and the wait between them: `renew_interval + 2 * \
+            "leave room for two calls as slow as may be and the wait between them: `renew_interval + 2 * \
              operation_timeout + 1.2 * retry_period` at most `lease_duration - safety_margin`",
         )?;
         require(self.payload.len() <= MAX_PAYLOAD, "payload", "be at most 16 KiB")?;
@@ -443,7 +443,7 @@ mod tests {
     proptest! {
         // B07
         #[test]
-        fn what_passes_the_check_has_room_for_two_calls_that_hang(
+        fn what_passes_the_check_has_room_for_two_calls_as_slow_as_may_be(
             lease in 1_000_u64..60_000,
             margin in proptest::option::of(0_u64..40_000),
             [renew, retry, timeout] in [0_u64..40_000, 0..5_000, 0..10_000],

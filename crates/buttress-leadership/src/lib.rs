@@ -6,21 +6,39 @@
 
 mod clock;
 mod config;
+mod elector;
 mod erased;
+mod event;
 mod faulty;
+mod gate;
+mod leadership;
+#[cfg(all(test, buttress_loom))]
+mod loom;
+mod machine;
 mod memory;
+mod metrics;
 mod name;
+mod permit;
+mod planted;
 mod record;
 mod store;
+mod sync;
 mod token;
 
 pub use self::{
     clock::{BootTime, LeaseClock},
     config::{LeaseConfig, OnDrainTimeout},
+    elector::{Elector, ElectorTask},
     erased::ErasedStore,
+    event::{Event, ResignReason, State, TermEnd},
     faulty::{Called, Fault, FaultyStore, Operation},
+    leadership::{Leadership, NotLeading},
     memory::MemoryStore,
+    metrics::{
+        LeadershipMetrics, OperationMetrics, RequestMetrics, Standing, Status, StoreMetrics,
+    },
     name::{Identity, LeaseName},
+    permit::{LeaderTerm, TermPermit},
     record::{LeaderInfo, LeaseRecord, StoreTime},
     store::{
         AcquireOutcome, AcquireRequest, Changes, Expiry, FenceSource, LeaseStore, ReleaseOutcome,
@@ -28,3 +46,6 @@ pub use self::{
     },
     token::{FencingToken, NotAToken},
 };
+
+/// What refusals call this layer.
+const NAME: &str = "leadership";

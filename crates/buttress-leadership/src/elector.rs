@@ -1,0 +1,773 @@
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
+    sync::atomic::Ordering::Relaxed,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use buttress_core::{Context as Ambient, InvalidSetting, edge};
+use bytes::Bytes;
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    task::{JoinError, JoinHandle},
+    time::{Sleep, sleep, timeout},
+};
+
+use crate::{
+    AcquireOutcome, AcquireRequest, BootTime, Changes, Event, FencingToken, LeaderTerm, Leadership,
+    LeaseClock, LeaseConfig, LeaseStore, Operation, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+    RenewRequest, ResignReason, State, StoreError, TermEnd,
+    gate::{Shut, Term},
+    leadership::Shared,
+    machine::{Answer, Effect, Failure, Machine, Op, Running, Step},
+    metrics::{Ended, count},
+    planted::{Plant, is_planted},
+    sync::Arc,
+};
+
+/// Stands for election again and again, and holds the lease while it leads.
+///
+/// After a term that was lost, expired or given up it stands again, by itself: an elector that ends with its first loss
+/// leaves a system without a leader, and nobody notices.
+///
+/// # Examples
+///
+/// Work that exactly one process does:
+///
+/// ```
+/// use buttress_leadership::{Elector, LeaderTerm, LeaseConfig, LeaseName, MemoryStore};
+/// use std::time::Duration;
+///
+/// async fn schedule(term: LeaderTerm) {
+///     loop {
+///         tokio::select! {
+///             () = term.cancelled() => return,
+///             () = tokio::time::sleep(Duration::from_secs(10)) => {
+///                 println!("what is due, with the token {}", term.fence());
+///             }
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = LeaseConfig::new(LeaseName::new("scheduler")?).payload("10.0.0.7:8080");
+/// let elector = Elector::new(MemoryStore::new(), config)?.lead(schedule);
+/// let leadership = elector.leadership();
+/// let running = elector.spawn();
+/// tokio::time::sleep(Duration::from_secs(60)).await;
+/// assert!(leadership.is_leader());
+/// running.stop().await;
+/// assert_eq!(leadership.metrics().terms_ended, 1);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Without work it leads all the same: for the requests that are let in by its [`Leadership`].
+#[must_use = "an elector does nothing unless it runs"]
+pub struct Elector<S> {
+    store: std::sync::Arc<S>,
+    config: LeaseConfig,
+    leadership: Leadership,
+    work: Option<Work>,
+    work_on: Option<Handle>,
+    observer: Option<Observer>,
+}
+
+/// An elector that runs in a task of its own. Dropped, it stops at once: nobody leads here any more, and the
+/// lease ends by itself. To give it back, [`stop`](Self::stop).
+#[derive(Debug)]
+#[must_use = "an elector whose task is dropped stops"]
+pub struct ElectorTask {
+    leadership: Leadership,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+type Work = Box<dyn FnMut(LeaderTerm) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+type Observer = Box<dyn FnMut(&Event) + Send>;
+
+// === impl Elector ===
+
+impl<S: LeaseStore> Elector<S> {
+    /// An elector with that store and those settings, by the [default clock](LeaseClock::default).
+    ///
+    /// # Errors
+    ///
+    /// Names the setting that cannot work, or cannot with this store.
+    pub fn new(store: S, config: LeaseConfig) -> Result<Self, InvalidSetting> {
+        Self::with_clock(store, config, LeaseClock::default())
+    }
+
+    /// The same, by that clock.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_clock(
+        store: S,
+        config: LeaseConfig,
+        clock: LeaseClock,
+    ) -> Result<Self, InvalidSetting> {
+        config.check_with(&store.capabilities())?;
+        let leadership = Leadership::new(&config, clock);
+        let store = std::sync::Arc::new(store);
+        Ok(Self { store, config, leadership, work: None, work_on: None, observer: None })
+    }
+
+    /// The election, to be asked from anywhere.
+    #[must_use]
+    pub fn leadership(&self) -> Leadership {
+        self.leadership.clone()
+    }
+
+    /// Sets what a leader does. It is begun once for each term, in a task of its own.
+    ///
+    /// When it returns, or panics, the leader leaves. When the leader leaves by itself,
+    /// [`cancelled`](LeaderTerm::cancelled) tells it, and it is waited for. When the term is lost, or the wait is over, it is
+    /// dropped at its next `await`. The next term does not begin before it is gone: work that blocks its thread keeps this
+    /// process from leading again.
+    ///
+    /// It runs in no request's [context](buttress_core::Context).
+    pub fn lead<F, Fut>(mut self, mut work: F) -> Self
+    where
+        F: FnMut(LeaderTerm) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.work = Some(Box::new(move |term| Box::pin(work(term))));
+        self
+    }
+
+    /// Sets the runtime of the work. It is the elector's own unless set.
+    pub fn work_on(mut self, runtime: Handle) -> Self {
+        self.work_on = Some(runtime);
+        self
+    }
+
+    /// Sets who is told of everything that happens, in order, each once. It is called by the elector between two steps, and
+    /// must not block: the lease is not renewed meanwhile.
+    pub fn observe(mut self, observer: impl FnMut(&Event) + Send + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// Stands for election until `shutdown`. Then, if it leads, it leaves as one that [resigns](Leadership::resign).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers. A panic of the store's code ends the term and no more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it closes the gate and drops the work in that instant. The lease ends by itself.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        let mut driver = Driver::new(self);
+        while let Some(happened) = driver.next(shutdown.as_mut()).await {
+            driver.take_in(happened);
+        }
+        driver.end().await;
+    }
+
+    /// Runs it in a task of its own.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub fn spawn(self) -> ElectorTask {
+        let leadership = self.leadership();
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async move {
+            // Whoever has gone without a word has dropped the task as well.
+            let _ = stopped.await;
+        };
+        let task = tokio::spawn(Ambient::detached(self.run(shutdown)));
+        ElectorTask { leadership, stop: Some(stop), task }
+    }
+}
+
+impl<S> fmt::Debug for Elector<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elector").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+// === impl ElectorTask ===
+
+impl ElectorTask {
+    /// The election.
+    #[must_use]
+    pub const fn leadership(&self) -> &Leadership {
+        &self.leadership
+    }
+
+    /// Whether it has ended: it was stopped, or its observer panicked.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Stops it: a leader leaves, its work ends, and the lease is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it stops the elector at once, as if that were dropped.
+    pub async fn stop(mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        // A panic in it has been told of, and the gate is closed.
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for ElectorTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+// === The driver ===
+
+/// Obeys the machine: it makes the calls, opens and closes the gate, and starts and drops the work.
+struct Driver<S> {
+    store: std::sync::Arc<S>,
+    config: LeaseConfig,
+    leadership: Leadership,
+    machine: Machine,
+    call: Option<Call>,
+    term: Option<Arc<Term>>,
+    work: Option<Work>,
+    work_on: Option<Handle>,
+    task: Option<JoinHandle<()>>,
+    observer: Option<Observer>,
+    /// What is to be told to the store with the next renewal.
+    payload: Option<Bytes>,
+    memo: Option<Bytes>,
+    changes: Option<Changes>,
+    /// A change was told of, and nobody has looked since.
+    is_changed: bool,
+    is_stopping: bool,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// The call in flight.
+struct Call {
+    op: Op,
+    sent: BootTime,
+    /// What it tells the store.
+    payload: Option<Bytes>,
+    memo: Option<Bytes>,
+    future: Pin<Box<dyn Future<Output = Said> + Send>>,
+}
+
+/// What came of a call.
+type Said = Result<Answer, StoreError>;
+
+enum Happened {
+    Answered(std::thread::Result<Said>),
+    WorkEnded(Result<(), JoinError>),
+    Changed(bool),
+    Stop,
+    /// It is later, or somebody has asked for something.
+    Woken,
+}
+
+impl<S: LeaseStore> Driver<S> {
+    fn new(elector: Elector<S>) -> Self {
+        let Elector { store, config, leadership, work, work_on, observer } = elector;
+        let now = leadership.clock().now();
+        let machine = Machine::new(&config, store.capabilities().watch, now);
+        leadership.shared.counters.running.store(1, Relaxed);
+        Self {
+            changes: Some(store.changes(&config.name)),
+            store,
+            config,
+            leadership,
+            machine,
+            call: None,
+            term: None,
+            work,
+            work_on,
+            task: None,
+            observer,
+            payload: None,
+            memo: None,
+            is_changed: false,
+            is_stopping: false,
+            timer: Box::pin(sleep(Duration::ZERO)),
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.leadership.shared
+    }
+
+    fn now(&self) -> BootTime {
+        self.leadership.clock().now()
+    }
+
+    /// Goes on until something happens. `None` is the end.
+    async fn next(&mut self, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> Option<Happened> {
+        loop {
+            self.take_orders();
+            let now = self.now();
+            if self.shared().clocks.look(self.leadership.clock()) {
+                self.machine.anomaly(now, &mut edge::unit);
+            }
+            let step = self.machine.advance(now, &mut edge::unit, self.running());
+            self.obey(now);
+            match step {
+                Step::Stop => return None,
+                Step::Call(op) => self.begin(op),
+                Step::Wait(until) => {
+                    self.set_timer(now, until);
+                    let (leadership, term) = (self.leadership.clone(), self.term.clone());
+                    let mut woken = pin!(async {
+                        let mut ordered = pin!(leadership.shared.wake.notified());
+                        let mut empty = pin!(async {
+                            match &term {
+                                Some(term) => term.empty().notified().await,
+                                None => std::future::pending().await,
+                            }
+                        });
+                        std::future::poll_fn(|cx| {
+                            let is_ready = ordered.as_mut().poll(cx).is_ready();
+                            if is_ready { Poll::Ready(()) } else { empty.as_mut().poll(cx) }
+                        })
+                        .await;
+                    });
+                    let wait =
+                        |cx: &mut Context<'_>| self.poll(shutdown.as_mut(), woken.as_mut(), cx);
+                    return Some(std::future::poll_fn(wait).await);
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, happened: Happened) {
+        let now = self.now();
+        // What is over by now is over, whatever is heard at last.
+        let _ = self.machine.advance(now, &mut edge::unit, self.running());
+        self.obey(now);
+        match happened {
+            Happened::Answered(said) => self.answered(now, said),
+            Happened::WorkEnded(how) => self.work_ended(now, how),
+            Happened::Changed(more) => {
+                if !more {
+                    self.changes = None;
+                }
+                self.is_changed = true;
+                self.machine.changed(now);
+            }
+            Happened::Stop => {
+                self.is_stopping = true;
+                self.machine.stop(now);
+            }
+            Happened::Woken => {}
+        }
+        self.obey(now);
+    }
+
+    fn take_orders(&mut self) {
+        let orders = std::mem::take(&mut *self.shared().orders());
+        if let Some(reason) = orders.resign {
+            self.machine.resign(self.now(), reason);
+        }
+        if let Some(eligible) = orders.eligible {
+            self.machine.eligible(eligible);
+        }
+        if let Some(payload) = orders.payload {
+            self.config.payload = payload.clone();
+            self.payload = Some(payload);
+        }
+        if let Some(memo) = orders.memo {
+            self.memo = Some(memo);
+        }
+    }
+
+    fn running(&self) -> Running {
+        let requests = self.term.as_ref().is_some_and(|term| term.in_flight() > 0);
+        Running { work: self.task.is_some(), requests }
+    }
+
+    fn set_timer(&mut self, now: BootTime, until: Option<BootTime>) {
+        // The timer stops while the machine is suspended: a leader looks often enough to find out soon.
+        let is_leading = self.term.as_ref().is_some_and(|term| !term.is_over());
+        let longest = if is_leading { self.config.retry_period } else { Duration::from_secs(3600) };
+        let wait = until.map_or(longest, |until| until.since(now).min(longest));
+        self.timer.as_mut().reset(edge::now() + wait);
+    }
+
+    fn poll(
+        &mut self,
+        shutdown: Pin<&mut impl Future<Output = ()>>,
+        woken: Pin<&mut impl Future<Output = ()>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Happened> {
+        if let Some(call) = &mut self.call {
+            let polled = catch_unwind(AssertUnwindSafe(|| call.future.as_mut().poll(cx)));
+            match polled {
+                Ok(Poll::Ready(said)) => return Poll::Ready(Happened::Answered(Ok(said))),
+                Ok(Poll::Pending) => {}
+                Err(panic) => return Poll::Ready(Happened::Answered(Err(panic))),
+            }
+        }
+        if let Some(task) = &mut self.task
+            && let Poll::Ready(how) = Pin::new(task).poll(cx)
+        {
+            return Poll::Ready(Happened::WorkEnded(how));
+        }
+        if !self.is_stopping && shutdown.poll(cx).is_ready() {
+            return Poll::Ready(Happened::Stop);
+        }
+        if woken.poll(cx).is_ready() {
+            return Poll::Ready(Happened::Woken);
+        }
+        if !self.is_changed
+            && self.machine.state() == State::Follower
+            && let Some(changes) = &mut self.changes
+            && let Poll::Ready(change) = changes.as_mut().poll_next(cx)
+        {
+            return Poll::Ready(Happened::Changed(change.is_some()));
+        }
+        self.timer.as_mut().poll(cx).map(|()| Happened::Woken)
+    }
+
+    // === Calls ===
+
+    fn begin(&mut self, op: Op) {
+        self.is_changed = false;
+        if self.changes.is_none() {
+            self.changes = Some(self.store.changes(&self.config.name));
+        }
+        let (store, config) = (std::sync::Arc::clone(&self.store), self.config.clone());
+        let payload = match op {
+            Op::Acquire => Some(config.payload.clone()),
+            _ => self.payload.clone(),
+        };
+        let memo = self.memo.clone();
+        let told = (payload.clone(), memo.clone());
+        let future = async move {
+            let LeaseConfig { name, identity, lease_duration: ttl, .. } = &config;
+            match op {
+                Op::Acquire => {
+                    let request = AcquireRequest::new(name, identity, *ttl, &config.payload);
+                    store.acquire(request).await.map(|outcome| match outcome {
+                        AcquireOutcome::Acquired(record) => Answer::Acquired(record),
+                        AcquireOutcome::Held(record) => Answer::Held(record),
+                    })
+                }
+                Op::Inspect => store.inspect(name).await.map(Answer::Inspected),
+                Op::Renew(fence) => {
+                    let mut request = RenewRequest::new(name, identity, fence, *ttl);
+                    (request.payload, request.memo) = (payload.as_ref(), memo.as_ref());
+                    store.renew(request).await.map(|outcome| match outcome {
+                        RenewOutcome::Renewed(record) => Answer::Renewed(record),
+                        RenewOutcome::Lost(record) => Answer::Lost(record),
+                    })
+                }
+                Op::Release(fence) => {
+                    let mut request = ReleaseRequest::new(name, identity, fence);
+                    request.memo = memo.as_ref();
+                    store.release(request).await.map(|outcome| match outcome {
+                        ReleaseOutcome::Released => Answer::Released,
+                        ReleaseOutcome::NotHolder(_) => Answer::NotHolder,
+                    })
+                }
+            }
+        };
+        self.shared().counters.of(operation(op)).begin();
+        // Now, and it is polled after this: the lease counts from here.
+        let sent = self.now();
+        self.machine.began(op, sent);
+        let (payload, memo) = told;
+        self.call = Some(Call { op, sent, payload, memo, future: Box::pin(future) });
+        self.show_state();
+    }
+
+    fn answered(&mut self, now: BootTime, said: std::thread::Result<Said>) {
+        let Some(Call { op, sent, payload, memo, .. }) = self.call.take() else { return };
+        let took = now.since(sent);
+        let counters = &self.shared().counters;
+        let answer = match said {
+            Ok(Ok(answer)) => {
+                let ended = match &answer {
+                    Answer::Held(_) | Answer::Lost(_) | Answer::NotHolder => Ended::Expected,
+                    _ => Ended::Answered,
+                };
+                counters.of(operation(op)).end(ended, took);
+                self.shared().failed(None, false);
+                answer
+            }
+            Ok(Err(error)) => {
+                counters.of(operation(op)).end(Ended::Failed, took);
+                let failure = match &error {
+                    StoreError::NotApplied(_) => Failure::NotApplied,
+                    StoreError::Ambiguous(_) => Failure::Ambiguous,
+                    StoreError::Fatal(_) => Failure::Fatal,
+                };
+                self.told_of_failure(op, Some(error));
+                Answer::Failed(failure)
+            }
+            Err(panic) => {
+                counters.of(operation(op)).end(Ended::Failed, took);
+                let what = panic.downcast_ref::<&str>().map_or("it panicked", |what| what);
+                self.told_of_failure(op, Some(StoreError::Ambiguous(what.into())));
+                Answer::Failed(Failure::Panicked)
+            }
+        };
+        match (op, &answer) {
+            (Op::Renew(_), Answer::Renewed(_)) => {
+                count(&counters_of(&self.leadership).renewed);
+                counters_of(&self.leadership).renewed_at.store(sent.as_nanos(), Relaxed);
+                self.is_told(payload, memo);
+            }
+            (Op::Acquire, Answer::Acquired(_)) => self.is_told(payload, None),
+            (Op::Release(_), Answer::Released) => self.is_told(None, memo),
+            _ => {}
+        }
+        if !matches!(answer, Answer::Failed(_)) {
+            // The machine says only what is new. This is when it was seen.
+            let leader = self.leadership.leader();
+            self.shared().see(leader, now);
+        }
+        self.machine.answer(now, &mut edge::unit, answer);
+    }
+
+    /// What the store was told need not be told again, unless it was changed meanwhile.
+    fn is_told(&mut self, payload: Option<Bytes>, memo: Option<Bytes>) {
+        self.payload.take_if(|current| Some(&*current) == payload.as_ref());
+        self.memo.take_if(|current| Some(&*current) == memo.as_ref());
+    }
+
+    fn told_of_failure(&mut self, op: Op, error: Option<StoreError>) {
+        let operation = operation(op);
+        if operation == Operation::Renew {
+            count(&self.shared().counters.renewals_failed);
+        }
+        self.shared().failed(error.as_ref(), error.is_none());
+        let name = &self.config.name;
+        match &error {
+            Some(error) if error.is_fatal() => {
+                tracing::warn!(target: "buttress_leadership", lease = %name, ?operation, %error, "lease store refuses");
+            }
+            Some(error) => {
+                tracing::debug!(target: "buttress_leadership", lease = %name, ?operation, %error, "lease store failed");
+            }
+            None => {
+                tracing::debug!(target: "buttress_leadership", lease = %name, ?operation, "lease store took too long");
+            }
+        }
+        self.tell(Event::StoreFailed { operation, error: error.map(std::sync::Arc::new) });
+    }
+
+    // === Effects ===
+
+    fn obey(&mut self, now: BootTime) {
+        loop {
+            let effects = self.machine.effects();
+            if effects.is_empty() {
+                break;
+            }
+            effects.into_iter().for_each(|effect| self.take_effect(now, effect));
+        }
+        self.show_state();
+    }
+
+    fn take_effect(&mut self, now: BootTime, effect: Effect) {
+        match effect {
+            Effect::Start { fence, valid_until } => self.start(now, fence, valid_until),
+            Effect::Extend { valid_until } => {
+                if let Some(term) = &self.term {
+                    term.extend(valid_until);
+                }
+            }
+            Effect::Close { fence, reason } => self.close(now, fence, reason),
+            Effect::Cancel => self.cancel(now),
+            Effect::End { fence, end } => self.end_term(now, fence, end),
+            Effect::Abandon { op } => {
+                if let Some(call) = self.call.take() {
+                    let counters = self.shared().counters.of(operation(op));
+                    counters.end(Ended::TimedOut, now.since(call.sent));
+                }
+                self.told_of_failure(op, None);
+            }
+            Effect::Released { fence } => {
+                tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, "lease released");
+                self.tell(Event::Released { fence });
+            }
+            Effect::Leader(leader) => {
+                if leader.is_some() {
+                    count(&self.shared().counters.leader_changes);
+                }
+                self.shared().see(leader.clone(), now);
+                self.tell(Event::NewLeader(leader));
+            }
+            Effect::Regression { fence, highest } => {
+                tracing::error!(
+                    target: "buttress_leadership", lease = %self.config.name, %fence, %highest,
+                    "lease store went back: its tokens are of no use until they are greater again"
+                );
+                self.tell(Event::FenceRegression { fence, highest });
+            }
+            Effect::ShortGrant { granted } => {
+                tracing::error!(
+                    target: "buttress_leadership", lease = %self.config.name, ?granted,
+                    "lease store grants too little time"
+                );
+                self.tell(Event::GrantTooShort { granted });
+            }
+        }
+    }
+
+    fn start(&mut self, now: BootTime, fence: FencingToken, valid_until: BootTime) {
+        let term = Arc::new(Term::new(fence, valid_until));
+        let shared = self.shared();
+        count(&shared.counters.terms_started);
+        shared.counters.renewed_at.store(now.as_nanos(), Relaxed);
+        shared.gate.set(Some(Arc::clone(&term)));
+        shared.stand(|standing| {
+            standing.state = State::Leader;
+            standing.term = Some(fence);
+        });
+        self.term = Some(Arc::clone(&term));
+        tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, "term started");
+        self.tell(Event::TermStarted { fence });
+        let Some(work) = &mut self.work else { return };
+        let term = LeaderTerm::new(self.leadership.clone(), term);
+        match catch_unwind(AssertUnwindSafe(|| work(term))) {
+            Ok(work) => {
+                let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
+                self.task = Some(runtime.spawn(Ambient::detached(work)));
+                counters_of(&self.leadership).work_active.store(1, Relaxed);
+            }
+            Err(_) => self.machine.resign(now, ResignReason::WorkPanicked),
+        }
+    }
+
+    fn close(&mut self, now: BootTime, fence: FencingToken, reason: ResignReason) {
+        if let Some(term) = &self.term {
+            term.close(Shut::Leaving);
+        }
+        self.asked_to_end(now);
+        self.shared().state(State::Resigning);
+        tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %reason, "leader leaves");
+        self.tell(Event::Resigning { fence, reason });
+    }
+
+    /// Closes the gate, drops the work, and tells requests to go: in this order, and before anything else.
+    fn cancel(&mut self, now: BootTime) {
+        if let Some(term) = &self.term {
+            term.end();
+        }
+        self.asked_to_end(now);
+        if let Some(task) = &self.task
+            && !is_planted(Plant::WorkIsNotDropped)
+        {
+            task.abort();
+        }
+    }
+
+    fn end_term(&mut self, now: BootTime, fence: FencingToken, end: TermEnd) {
+        if let Some(term) = &self.term {
+            count_many(&self.shared().counters.expired_in_flight, term.in_flight());
+        }
+        self.cancel(now);
+        let shared = self.shared();
+        shared.gate.set(None);
+        shared.stand(|standing| standing.term = None);
+        let counters = &shared.counters;
+        count(&counters.terms_ended);
+        match &end {
+            TermEnd::Lost { .. } => count(&counters.lost),
+            TermEnd::ExpiredLocally => count(&counters.expired),
+            TermEnd::Resigned(_) => count(&counters.resigned),
+            TermEnd::ClockAnomaly => count(&counters.anomalies),
+            TermEnd::StorePanicked => {}
+        }
+        tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %end, "term ended");
+        self.tell(Event::TermEnded { fence, end });
+    }
+
+    fn asked_to_end(&self, now: BootTime) {
+        if self.task.is_some() {
+            let at = &self.shared().counters.cancelled_at;
+            let _ = at.compare_exchange(0, now.as_nanos().max(1), Relaxed, Relaxed);
+        }
+    }
+
+    fn work_ended(&mut self, now: BootTime, how: Result<(), JoinError>) {
+        self.task = None;
+        let counters = &self.shared().counters;
+        counters.work_active.store(0, Relaxed);
+        counters.cancelled_at.store(0, Relaxed);
+        let reason = match how {
+            Err(error) if error.is_panic() => ResignReason::WorkPanicked,
+            Ok(()) | Err(_) => ResignReason::WorkReturned,
+        };
+        // Whoever does not lead any more has nothing to leave.
+        self.machine.resign(now, reason);
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Some(observer) = &mut self.observer {
+            observer(&event);
+        }
+    }
+
+    fn show_state(&self) {
+        self.shared().state(self.machine.state());
+    }
+
+    /// Waits for what was dropped, but not for ever: it may block its thread.
+    async fn end(&mut self) {
+        if let Some(task) = &mut self.task {
+            task.abort();
+            let _ = timeout(self.config.cancel_grace, task).await;
+        }
+    }
+}
+
+/// Fails closed: however the elector ends, nobody leads here any more.
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        if let Some(term) = &self.term {
+            term.end();
+        }
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+        let shared = &self.leadership.shared;
+        shared.gate.set(None);
+        if let Some(call) = &self.call {
+            let counters = shared.counters.of(operation(call.op));
+            counters.end(Ended::Cancelled, self.leadership.clock().now().since(call.sent));
+        }
+        shared.counters.running.store(0, Relaxed);
+        shared.stand(|standing| {
+            standing.state = State::Stopped;
+            standing.term = None;
+        });
+    }
+}
+
+const fn operation(op: Op) -> Operation {
+    match op {
+        Op::Acquire => Operation::Acquire,
+        Op::Inspect => Operation::Inspect,
+        Op::Renew(_) => Operation::Renew,
+        Op::Release(_) => Operation::Release,
+    }
+}
+
+fn counters_of(leadership: &Leadership) -> &crate::metrics::Counters {
+    &leadership.shared.counters
+}
+
+fn count_many(counter: &std::sync::atomic::AtomicU64, many: u64) {
+    counter.fetch_add(many, Relaxed);
+}

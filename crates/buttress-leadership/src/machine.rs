@@ -1,0 +1,834 @@
+//! Who asks the store what, and when; and what follows from the answers.
+//!
+//! It knows no clock, no dice, no task and no store. It is told the time, what is still running, and what the store said; it
+//! tells what to do next, and what has happened. The elector obeys.
+//!
+//! ```text
+//!                  ┌────────────── nobody holds it, or nobody knows ─────────────┐
+//!                  │                                                             ▼
+//! start ─► Following ◄──────────── held by another ─────────────────────── (a call in flight)
+//!            ▲   ▲                                                              │ acquired
+//!            │   │                                                              ▼
+//!            │   └── lost, expired, clock anomaly (the gate closes first) ─── Leading ◄─┐ renewed
+//!            │                                                                  │   └───┘
+//!            │                                                 resign, shutdown ▼
+//!         Cooling ◄── Releasing ◄─── all is still ────────────────────────── Leaving (closed, renewing)
+//!            ▲                                                                  │ something does not end
+//!            └───────────── Holding: the lease ends by itself ◄─────────────────┘
+//! ```
+
+use std::time::Duration;
+
+use crate::{
+    BootTime, FencingToken, Identity, LeaderInfo, LeaseConfig, LeaseRecord, OnDrainTimeout,
+    ResignReason, State, TermEnd,
+    planted::{Plant, is_planted},
+};
+
+/// Between the beginnings of two calls there is this share of a retry period at least, whatever happens.
+const PACE: (u32, u32) = (4, 5);
+/// A release that got no answer is tried so often in all.
+const RELEASES: u32 = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    timing: Timing,
+    me: Identity,
+    phase: Phase,
+    call: Option<Call>,
+    /// No call begins before, but the first to release.
+    paced: BootTime,
+    /// An acquire that may have succeeded without our knowing: when the first of them was sent.
+    doubt: Option<BootTime>,
+    /// Whether the store has been asked since the last of them.
+    is_doubt_fresh: bool,
+    /// The greatest token that was seen, and the greatest that was led with.
+    highest: Option<FencingToken>,
+    spent: Option<FencingToken>,
+    seen: Option<LeaderInfo>,
+    /// Resignations in a row.
+    resigned: u32,
+    running: Running,
+    is_eligible: bool,
+    is_stopping: bool,
+    effects: Vec<Effect>,
+}
+
+/// What of the settings is about time, and about what a leader does that leaves.
+#[derive(Clone, Copy, Debug)]
+struct Timing {
+    margin: Duration,
+    renew: Duration,
+    retry: Duration,
+    limit: Duration,
+    drain: Duration,
+    grace: Duration,
+    cooldown: Duration,
+    cooldown_max: Duration,
+    on_drain_timeout: OnDrainTimeout,
+    releases: bool,
+    /// Whether the store wakes candidates when the lease is released.
+    is_woken: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The next call is due then.
+    Following {
+        next: BootTime,
+    },
+    Cooling {
+        until: BootTime,
+    },
+    Leading(Lead),
+    Leaving(Lead, Leave),
+    Releasing {
+        fence: FencingToken,
+        tries: u32,
+        next: BootTime,
+        until: BootTime,
+        then: Then,
+    },
+    Holding {
+        fence: FencingToken,
+        until: BootTime,
+        cooldown: Duration,
+    },
+    Stopped,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lead {
+    fence: FencingToken,
+    started: BootTime,
+    valid_until: BootTime,
+    renew_at: BootTime,
+}
+
+#[derive(Clone, Debug)]
+struct Leave {
+    reason: ResignReason,
+    drained_by: BootTime,
+    /// Set once what was not drained has been dropped: until when that may take to be gone.
+    gone_by: Option<BootTime>,
+}
+
+/// What follows a release.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Follow(Duration),
+    CoolDown(Duration),
+}
+
+/// The one call in flight.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    op: Op,
+    sent: BootTime,
+    until: BootTime,
+}
+
+/// A call to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Acquire,
+    Inspect,
+    Renew(FencingToken),
+    Release(FencingToken),
+}
+
+/// What the store said to the call in flight.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Acquired(LeaseRecord),
+    Held(LeaseRecord),
+    Inspected(Option<LeaseRecord>),
+    Renewed(LeaseRecord),
+    Lost(Option<LeaseRecord>),
+    Released,
+    NotHolder,
+    /// Nothing: it failed.
+    Failed(Failure),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    NotApplied,
+    Ambiguous,
+    Fatal,
+    Panicked,
+}
+
+/// What of the term runs still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Running {
+    /// Its work.
+    pub(crate) work: bool,
+    /// Requests that were let in by it.
+    pub(crate) requests: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Begin a call, and say so.
+    Call(Op),
+    /// Nothing until then, or until something happens.
+    Wait(Option<BootTime>),
+    /// Nothing more, ever.
+    Stop,
+}
+
+/// What has happened, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Effect {
+    /// A term begins, and is valid until then.
+    Start {
+        fence: FencingToken,
+        valid_until: BootTime,
+    },
+    /// It is valid for longer.
+    Extend {
+        valid_until: BootTime,
+    },
+    /// It lets nobody in any more, and its work is asked to end.
+    Close {
+        fence: FencingToken,
+        reason: ResignReason,
+    },
+    /// What runs still is dropped.
+    Cancel,
+    /// It is over: closed, dropped, and told of.
+    End {
+        fence: FencingToken,
+        end: TermEnd,
+    },
+    /// The call in flight took too long, and is dropped.
+    Abandon {
+        op: Op,
+    },
+    Released {
+        fence: FencingToken,
+    },
+    Leader(Option<LeaderInfo>),
+    Regression {
+        fence: FencingToken,
+        highest: FencingToken,
+    },
+    ShortGrant {
+        granted: Duration,
+    },
+}
+
+impl Running {
+    const fn nothing(self) -> bool {
+        !self.work && !self.requests
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(config: &LeaseConfig, is_woken: bool, now: BootTime) -> Self {
+        let timing = Timing {
+            margin: config.margin(),
+            renew: config.renew_interval,
+            retry: config.retry_period,
+            limit: config.operation_timeout,
+            drain: config.drain_timeout,
+            grace: config.cancel_grace,
+            cooldown: config.cooldown,
+            cooldown_max: config.cooldown_max,
+            on_drain_timeout: config.on_drain_timeout,
+            releases: config.release_on_stop,
+            is_woken,
+        };
+        Self {
+            timing,
+            me: config.identity.clone(),
+            phase: Phase::Following { next: now },
+            call: None,
+            paced: now,
+            doubt: None,
+            is_doubt_fresh: false,
+            highest: None,
+            spent: None,
+            seen: None,
+            resigned: 0,
+            running: Running::default(),
+            is_eligible: true,
+            is_stopping: false,
+            effects: Vec::new(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match self.phase {
+            Phase::Following { .. } if self.call.is_some_and(|call| call.op == Op::Acquire) => {
+                State::Candidate
+            }
+            Phase::Following { .. } => State::Follower,
+            Phase::Leading(_) => State::Leader,
+            Phase::Leaving(..) => State::Resigning,
+            Phase::Releasing { then: Then::Follow(_), .. } => State::Follower,
+            Phase::Cooling { .. } | Phase::Releasing { .. } | Phase::Holding { .. } => {
+                State::CoolDown
+            }
+            Phase::Stopped => State::Stopped,
+        }
+    }
+
+    /// What has happened since the last time.
+    pub(crate) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    // === What happens ===
+
+    /// What to do next, now that it is so late, and so much runs still. Asked after everything that happens.
+    pub(crate) fn advance(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        running: Running,
+    ) -> Step {
+        self.running = running;
+        if let Some(call) = self.call
+            && call.until <= now
+        {
+            self.effects.push(Effect::Abandon { op: call.op });
+            self.answer(now, unit, Answer::Failed(Failure::Ambiguous));
+        }
+        while self.turn(now, unit) {}
+        self.step(now)
+    }
+
+    /// The call that was to be begun was: it is sent after this instant, and not before.
+    pub(crate) fn began(&mut self, op: Op, now: BootTime) {
+        let limit = match (&self.phase, op) {
+            (Phase::Leading(lead) | Phase::Leaving(lead, _), Op::Renew(_)) => {
+                self.timing.limit.min(lead.valid_until.since(now))
+            }
+            _ => self.timing.limit,
+        };
+        if let (Phase::Releasing { tries, .. }, Op::Release(_)) = (&mut self.phase, op) {
+            *tries += 1;
+        }
+        self.paced = now + self.timing.retry * PACE.0 / PACE.1;
+        if is_planted(Plant::NoPause) {
+            self.paced = now;
+        }
+        self.call = Some(Call { op, sent: now, until: now + limit });
+    }
+
+    /// The store has said something to the call in flight.
+    pub(crate) fn answer(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64, answer: Answer) {
+        let Some(Call { op, sent, .. }) = self.call.take() else { return };
+        let sent = if is_planted(Plant::AnchorAtAnswer) { now } else { sent };
+        match (op, answer) {
+            (Op::Acquire, Answer::Acquired(record)) => self.acquired(now, unit, sent, record),
+            (Op::Acquire, Answer::Held(record)) => self.held(now, unit, sent, record),
+            (Op::Inspect, Answer::Inspected(record)) => self.inspected(now, unit, record),
+            (Op::Renew(fence), Answer::Renewed(record)) => {
+                self.renewed(now, unit, sent, fence, record);
+            }
+            (Op::Renew(fence), Answer::Lost(record)) => self.lost(now, unit, fence, record),
+            (Op::Release(fence), Answer::Released) => self.released(now, fence, true),
+            (Op::Release(fence), Answer::NotHolder) => self.released(now, fence, false),
+            (op, Answer::Failed(failure)) => self.failed(now, unit, sent, op, failure),
+            (op, answer) => unreachable!("{answer:?} to {op:?}"),
+        }
+    }
+
+    /// The lease may have changed: look at once.
+    pub(crate) fn changed(&mut self, now: BootTime) {
+        if let Phase::Following { next } = &mut self.phase {
+            *next = (*next).min(now);
+        }
+    }
+
+    /// The leader is to leave. Whoever does not lead has nothing to do.
+    pub(crate) fn resign(&mut self, now: BootTime, reason: ResignReason) {
+        let Phase::Leading(lead) = self.phase else { return };
+        self.effects.push(Effect::Close { fence: lead.fence, reason: reason.clone() });
+        let drained_by = now + self.timing.drain;
+        self.phase = Phase::Leaving(lead, Leave { reason, drained_by, gone_by: None });
+    }
+
+    /// Everything is to end.
+    pub(crate) fn stop(&mut self, now: BootTime) {
+        self.is_stopping = true;
+        if let Phase::Leaving(_, leave) = &mut self.phase {
+            leave.reason = ResignReason::Shutdown;
+        }
+        self.resign(now, ResignReason::Shutdown);
+    }
+
+    /// Whether it may ask for the lease.
+    pub(crate) fn eligible(&mut self, is_eligible: bool) {
+        self.is_eligible = is_eligible;
+    }
+
+    /// The clocks disagree about how much time has passed.
+    pub(crate) fn anomaly(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64) {
+        self.end(now, unit, TermEnd::ClockAnomaly);
+    }
+
+    // === What follows from answers ===
+
+    fn acquired(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        sent: BootTime,
+        record: LeaseRecord,
+    ) {
+        self.doubt = None;
+        let valid_until = self.valid_until(sent, record.granted_ttl);
+        self.take(now, unit, sent, record, valid_until);
+    }
+
+    /// The lease is ours by what the store says. Whether it is of use is another question.
+    fn take(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        sent: BootTime,
+        record: LeaseRecord,
+        valid_until: BootTime,
+    ) {
+        let fence = record.fence;
+        let highest = self.highest;
+        self.see(&record);
+        if let Some(highest) = highest.filter(|highest| fence <= *highest)
+            && !is_planted(Plant::AnyFence)
+        {
+            self.effects.push(Effect::Regression { fence, highest });
+            return self.give_back(now, fence, self.timing.renew);
+        }
+        if self.is_short(record.granted_ttl) {
+            self.effects.push(Effect::ShortGrant { granted: record.granted_ttl });
+            return self.give_back(now, fence, self.timing.renew);
+        }
+        // The answer took too long, or nobody is wanted any more.
+        if valid_until <= now || self.is_stopping || !self.is_eligible {
+            return self.give_back(now, fence, self.pause(unit));
+        }
+        self.spent = Some(fence);
+        let renew_at = self.renew_at(sent, unit);
+        self.phase = Phase::Leading(Lead { fence, started: now, valid_until, renew_at });
+        self.effects.push(Effect::Start { fence, valid_until });
+    }
+
+    fn held(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        sent: BootTime,
+        record: LeaseRecord,
+    ) {
+        self.is_doubt_fresh = false;
+        if record.is_held_by(&self.me) {
+            return self.ours(now, unit, sent, record);
+        }
+        self.see(&record);
+        self.phase = Phase::Following { next: now + self.look_again(&record, unit) };
+    }
+
+    /// The store names us, and this call did not make it.
+    fn ours(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        sent: BootTime,
+        record: LeaseRecord,
+    ) {
+        let fence = record.fence;
+        match self.doubt.take() {
+            // It was an earlier call whose answer did not come. It counts from that one on, and has no more than is left.
+            Some(first) if self.spent < Some(fence) && self.is_wanted() => {
+                let granted = self.valid_until(first, record.granted_ttl);
+                let left = self.valid_until(sent, record.remaining());
+                self.take(now, unit, first, record, granted.min(left));
+            }
+            // A term that is over for us, or one that nobody waits for any more. What is left of it ends first.
+            _ if self.running.nothing() => self.give_back(now, fence, self.pause(unit)),
+            _ => self.phase = Phase::Following { next: now + self.pause(unit) },
+        }
+    }
+
+    fn inspected(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        record: Option<LeaseRecord>,
+    ) {
+        self.is_doubt_fresh = false;
+        if let Some(record) = record {
+            if record.is_held_by(&self.me) && !record.is_expired() {
+                self.doubt = None;
+                return self.give_back(now, record.fence, self.pause(unit));
+            }
+            self.see(&record);
+        }
+        self.phase = Phase::Following { next: now + self.pause(unit) };
+    }
+
+    fn renewed(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        sent: BootTime,
+        fence: FencingToken,
+        record: LeaseRecord,
+    ) {
+        if !record.is_held_by(&self.me) || record.fence != fence {
+            return self.lost(now, unit, fence, Some(record));
+        }
+        let renew_at = self.renew_at(sent, unit);
+        let until = self.valid_until(sent, record.granted_ttl);
+        self.see(&record);
+        if self.is_short(record.granted_ttl) {
+            self.effects.push(Effect::ShortGrant { granted: record.granted_ttl });
+        }
+        let Some(lead) = self.lead_of(fence) else { return };
+        lead.renew_at = renew_at;
+        // What came so late that the term was over is no use to it.
+        if now < lead.valid_until && lead.valid_until < until {
+            lead.valid_until = until;
+            self.effects.push(Effect::Extend { valid_until: until });
+        }
+    }
+
+    fn lost(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        fence: FencingToken,
+        record: Option<LeaseRecord>,
+    ) {
+        let by = record.as_ref().and_then(LeaseRecord::leader);
+        let by = by.filter(|by| by.identity != self.me);
+        if self.lead_of(fence).is_some() {
+            self.end(now, unit, TermEnd::Lost { by });
+        }
+        match record {
+            Some(record) => self.see(&record),
+            None => self.led_by(None),
+        }
+    }
+
+    fn released(&mut self, now: BootTime, fence: FencingToken, done: bool) {
+        if done {
+            self.effects.push(Effect::Released { fence });
+        }
+        let Phase::Releasing { then, .. } = self.phase else { return };
+        self.led_by(None);
+        self.after(now, then);
+    }
+
+    fn failed(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        sent: BootTime,
+        op: Op,
+        failure: Failure,
+    ) {
+        if op == Op::Acquire && matches!(failure, Failure::Ambiguous | Failure::Panicked) {
+            self.doubt = self.doubt.or(Some(sent));
+            self.is_doubt_fresh = true;
+        }
+        if op == Op::Inspect {
+            self.is_doubt_fresh = false;
+        }
+        if failure == Failure::Panicked {
+            self.end(now, unit, TermEnd::StorePanicked);
+        }
+        let again = now + self.pause(unit);
+        match &mut self.phase {
+            Phase::Following { next } if failure == Failure::Fatal => {
+                *next = again.max(now + self.timing.renew);
+            }
+            Phase::Following { next } => *next = again,
+            Phase::Leading(lead) | Phase::Leaving(lead, _) => {
+                if is_planted(Plant::NoAnswerIsLoss) {
+                    return self.end(now, unit, TermEnd::Lost { by: None });
+                }
+                lead.renew_at = again;
+            }
+            Phase::Releasing { tries, next, until, then, .. } => {
+                *next = again;
+                if RELEASES <= *tries || *until <= again {
+                    let then = *then;
+                    self.after(now, then);
+                }
+            }
+            Phase::Cooling { .. } | Phase::Holding { .. } | Phase::Stopped => {}
+        }
+    }
+
+    // === What follows from time ===
+
+    /// Makes the transition that is due, if one is.
+    fn turn(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64) -> bool {
+        let running = self.running;
+        match &mut self.phase {
+            // ## Leading, Leaving => Following
+            Phase::Leading(lead) | Phase::Leaving(lead, _) if lead.valid_until <= now => {
+                self.end(now, unit, TermEnd::ExpiredLocally);
+            }
+            // ## Leaving => Releasing, once all is still
+            Phase::Leaving(lead, leave)
+                if running.nothing() || is_planted(Plant::ReleaseBeforeDrain) =>
+            {
+                let (lead, leave) = (*lead, leave.clone());
+                self.leave(now, unit, lead, leave, true);
+            }
+            Phase::Leaving(lead, leave) => match leave.gone_by {
+                None if leave.drained_by <= now => {
+                    leave.gone_by = Some(now + self.timing.grace);
+                    self.effects.push(Effect::Cancel);
+                }
+                // ## Leaving => Holding, or Releasing if the user wants it so
+                Some(by) if by <= now => {
+                    let releases = self.timing.on_drain_timeout == OnDrainTimeout::ReleaseAnyway;
+                    let (lead, leave) = (*lead, leave.clone());
+                    self.leave(now, unit, lead, leave, releases);
+                }
+                _ => return false,
+            },
+            // ## Holding => Releasing, if it is still after all
+            Phase::Holding { fence, until, cooldown } if running.nothing() && now < *until => {
+                let then = Then::CoolDown(*cooldown);
+                self.phase =
+                    Phase::Releasing { fence: *fence, tries: 0, next: now, until: *until, then };
+            }
+            // ## Holding => Cooling
+            Phase::Holding { until, cooldown, .. } if *until <= now => {
+                let cooldown = *cooldown;
+                self.after(now, Then::CoolDown(cooldown));
+            }
+            // ## Releasing => Cooling, Following: it ends by itself
+            Phase::Releasing { until, then, .. } if *until <= now && self.call.is_none() => {
+                let then = *then;
+                self.after(now, then);
+            }
+            // ## Cooling => Following
+            Phase::Cooling { until } if *until <= now || self.is_stopping => {
+                self.phase = Phase::Following { next: now };
+            }
+            // ## Following => Stopped
+            Phase::Following { .. }
+                if self.is_stopping && self.call.is_none() && !self.is_doubt_fresh =>
+            {
+                self.led_by(None);
+                self.phase = Phase::Stopped;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What to do, where no transition is due.
+    fn step(&self, now: BootTime) -> Step {
+        let due = |op, at: BootTime| if at <= now { Step::Call(op) } else { Step::Wait(Some(at)) };
+        let step = match &self.phase {
+            Phase::Following { next } => {
+                let at = (*next).max(self.paced);
+                let may_ask = self.is_wanted()
+                    && (!self.running.work || is_planted(Plant::CampaignWhileWorking));
+                if self.call.is_none() && self.is_doubt_fresh && !self.is_wanted() {
+                    due(Op::Inspect, at)
+                } else if may_ask {
+                    due(Op::Acquire, at)
+                } else {
+                    Step::Wait(None)
+                }
+            }
+            Phase::Leading(lead) => {
+                let at = lead.renew_at.max(self.paced);
+                earlier(due(Op::Renew(lead.fence), at), lead.valid_until)
+            }
+            Phase::Leaving(lead, leave) => {
+                let at = lead.renew_at.max(self.paced);
+                let next = leave.gone_by.unwrap_or(leave.drained_by);
+                earlier(due(Op::Renew(lead.fence), at), lead.valid_until.min(next))
+            }
+            Phase::Releasing { fence, next, until, .. } => {
+                earlier(due(Op::Release(*fence), *next), *until)
+            }
+            Phase::Holding { until, .. } => Step::Wait(Some(*until)),
+            Phase::Cooling { .. } if is_planted(Plant::RenewAfterRelease) => {
+                due(Op::Renew(self.spent.expect("it has led")), self.paced)
+            }
+            Phase::Cooling { until } => Step::Wait(Some(*until)),
+            Phase::Stopped => Step::Stop,
+        };
+        match (self.call, step) {
+            (Some(_), Step::Stop) | (None, _) => step,
+            (Some(call), Step::Call(_)) => earlier(Step::Wait(Some(call.until)), self.bound(call)),
+            (Some(call), Step::Wait(_)) => earlier(Step::Wait(Some(call.until)), self.bound(call)),
+        }
+    }
+
+    /// What comes first while a call is in flight.
+    fn bound(&self, call: Call) -> BootTime {
+        match &self.phase {
+            Phase::Leading(lead) => lead.valid_until,
+            Phase::Leaving(lead, leave) => {
+                lead.valid_until.min(leave.gone_by.unwrap_or(leave.drained_by))
+            }
+            _ => call.until,
+        }
+    }
+
+    // === What all of them need ===
+
+    /// Ends the term at once, if there is one, and not by its own will.
+    fn end(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64, end: TermEnd) {
+        let (Phase::Leading(lead) | Phase::Leaving(lead, _)) = &self.phase else { return };
+        let fence = lead.fence;
+        self.effects.push(Effect::End { fence, end });
+        if is_planted(Plant::EndTwice) {
+            self.effects.push(Effect::End { fence, end: TermEnd::ExpiredLocally });
+        }
+        self.phase = Phase::Following { next: now + self.pause(unit) };
+        self.nobody_leads();
+    }
+
+    /// Ends the term by its own will.
+    fn leave(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        lead: Lead,
+        leave: Leave,
+        releases: bool,
+    ) {
+        let end = TermEnd::Resigned(leave.reason.clone());
+        self.effects.push(Effect::End { fence: lead.fence, end });
+        let cooldown = self.cooldown(now, unit, &lead, &leave.reason);
+        // The store's lease ends later than ours. Until then nobody else can lead.
+        let until = lead.valid_until + self.timing.margin;
+        let (fence, then) = (lead.fence, Then::CoolDown(cooldown));
+        self.phase = if self.is_stopping && !self.timing.releases {
+            Phase::Following { next: now }
+        } else if releases {
+            Phase::Releasing { fence, tries: 0, next: now, until, then }
+        } else {
+            Phase::Holding { fence, until, cooldown }
+        };
+        self.nobody_leads();
+    }
+
+    /// Gives back what is ours and was not led with, or is not any more.
+    fn give_back(&mut self, now: BootTime, fence: FencingToken, pause: Duration) {
+        let until = now + self.timing.limit * RELEASES;
+        let (next, then) = (self.paced.max(now), Then::Follow(pause));
+        self.phase = Phase::Releasing { fence, tries: 0, next, until, then };
+    }
+
+    fn after(&mut self, now: BootTime, then: Then) {
+        self.phase = match then {
+            Then::Follow(pause) => Phase::Following { next: now + pause },
+            Then::CoolDown(time) => Phase::Cooling { until: now + time },
+        };
+    }
+
+    fn cooldown(
+        &mut self,
+        now: BootTime,
+        unit: &mut dyn FnMut() -> f64,
+        lead: &Lead,
+        reason: &ResignReason,
+    ) -> Duration {
+        // It did what it had to, and others may come first.
+        if matches!(reason, ResignReason::WorkReturned) {
+            return 2 * self.pause(unit);
+        }
+        if self.timing.cooldown_max <= now.since(lead.started) {
+            self.resigned = 0;
+        }
+        let doubled = 2_u32.checked_pow(self.resigned);
+        self.resigned = self.resigned.saturating_add(1);
+        let time = doubled.and_then(|times| self.timing.cooldown.checked_mul(times));
+        let time = time.map_or(self.timing.cooldown_max, |time| time.min(self.timing.cooldown_max));
+        time.mul_f64(0.8 + 0.4 * unit()).max(self.timing.retry)
+    }
+
+    /// A retry period, and up to a fifth more: drawn each time, from the same.
+    fn pause(&self, unit: &mut dyn FnMut() -> f64) -> Duration {
+        if is_planted(Plant::NoJitter) {
+            return self.timing.retry;
+        }
+        if is_planted(Plant::NoPause) {
+            return Duration::from_millis(1);
+        }
+        self.timing.retry.mul_f64(1.0 + 0.2 * unit())
+    }
+
+    /// How long to wait after having seen that somebody leads.
+    fn look_again(&self, record: &LeaseRecord, unit: &mut dyn FnMut() -> f64) -> Duration {
+        let pause = self.pause(unit);
+        if !self.timing.is_woken {
+            return pause;
+        }
+        // A release wakes us. An end by itself does not.
+        let beyond = pause.saturating_sub(self.timing.retry);
+        pause.max(record.remaining().min(self.timing.renew) + beyond)
+    }
+
+    fn renew_at(&self, sent: BootTime, unit: &mut dyn FnMut() -> f64) -> BootTime {
+        sent + self.timing.renew.mul_f64(1.0 - 0.1 * unit())
+    }
+
+    fn valid_until(&self, sent: BootTime, time: Duration) -> BootTime {
+        if is_planted(Plant::NoMargin) {
+            return sent + time;
+        }
+        sent + time.saturating_sub(self.timing.margin)
+    }
+
+    fn is_short(&self, granted: Duration) -> bool {
+        granted.saturating_sub(self.timing.margin) <= self.timing.renew
+    }
+
+    const fn is_wanted(&self) -> bool {
+        self.is_eligible && !self.is_stopping
+    }
+
+    fn lead_of(&mut self, fence: FencingToken) -> Option<&mut Lead> {
+        match &mut self.phase {
+            Phase::Leading(lead) | Phase::Leaving(lead, _) if lead.fence == fence => Some(lead),
+            _ => None,
+        }
+    }
+
+    fn see(&mut self, record: &LeaseRecord) {
+        self.highest = self.highest.max(Some(record.fence));
+        self.led_by(record.leader());
+    }
+
+    /// We do not lead any more. Whether the store names us still does not matter.
+    fn nobody_leads(&mut self) {
+        if self.seen.as_ref().is_some_and(|seen| seen.identity == self.me) {
+            self.led_by(None);
+        }
+    }
+
+    fn led_by(&mut self, leader: Option<LeaderInfo>) {
+        if self.seen != leader {
+            self.seen.clone_from(&leader);
+            self.effects.push(Effect::Leader(leader));
+        }
+    }
+}
+
+/// The same, or a wait until `at` if that is sooner.
+fn earlier(step: Step, at: BootTime) -> Step {
+    match step {
+        Step::Wait(Some(until)) => Step::Wait(Some(until.min(at))),
+        Step::Wait(None) => Step::Wait(Some(at)),
+        step => step,
+    }
+}

@@ -1,0 +1,265 @@
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::{BootTime, FencingToken, Identity, LeaderInfo, Operation, State, clock::nanos};
+
+/// What is known of an election at one instant. See [`Leadership::status`](crate::Leadership::status).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Who this process is.
+    pub identity: Identity,
+    /// What its elector is doing.
+    pub state: State,
+    /// Whether it leads, at this instant.
+    pub is_leader: bool,
+    /// The token of its term, if it leads.
+    pub fence: Option<FencingToken>,
+    /// For how long its term is valid still, if it leads.
+    pub valid_for: Option<Duration>,
+    /// Who leads, as the store said last.
+    pub leader: Option<LeaderInfo>,
+    /// How long ago the store said so. `None` if it has not said anything yet.
+    pub observation_age: Option<Duration>,
+    /// Why the last call to the store got no answer, if none has got one since.
+    pub last_error: Option<String>,
+}
+
+/// What changes now and then, to be watched. See [`Leadership::watch`](crate::Leadership::watch).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Standing {
+    /// What the elector is doing.
+    pub state: State,
+    /// The token of this process's term, from its beginning until it is over. Whether it is valid at an instant is
+    /// what [`check`](crate::Leadership::check) is for.
+    pub term: Option<FencingToken>,
+    /// Who leads, as the store said last.
+    pub leader: Option<LeaderInfo>,
+}
+
+/// What an election has done so far. Counts only grow.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct LeadershipMetrics {
+    /// Whether the elector runs.
+    pub running: bool,
+    /// Whether this process leads, at this instant.
+    pub is_leader: bool,
+    /// The token of its term, if it leads.
+    pub fence: Option<FencingToken>,
+    /// For how long its term is valid still.
+    pub lease_remaining: Option<Duration>,
+    /// How long ago the last renewal that succeeded was sent.
+    pub last_renewal_age: Option<Duration>,
+    /// How long ago the store last said who leads.
+    pub observation_age: Option<Duration>,
+    /// Whether the last call to the store got no answer.
+    pub has_error: bool,
+    /// How often another one led than before.
+    pub leader_changes_observed: u64,
+    /// Terms of this process that began.
+    pub terms_started: u64,
+    /// Those that ended, for whatever reason.
+    pub terms_ended: u64,
+    /// Of those, the ones that the store said were lost.
+    pub lease_losses: u64,
+    /// Of those, the ones that ended for want of an answer.
+    pub local_expirations: u64,
+    /// Of those, the ones that the leader gave up by itself.
+    pub resignations: u64,
+    /// Of those, the ones that ended as the clocks disagreed.
+    pub clock_anomalies: u64,
+    /// Renewals that succeeded.
+    pub renewals_accepted: u64,
+    /// Renewals that got no answer.
+    pub renewals_failed: u64,
+    /// Whether the work of a term runs.
+    pub work_active: bool,
+    /// For how long it has run on although it was asked to end. This is the dangerous time.
+    pub work_cancelled_still_active: Option<Duration>,
+    /// Requests that were let in and have not ended.
+    pub requests_in_flight: u64,
+    /// What became of requests.
+    pub requests: RequestMetrics,
+    /// What became of calls to the store.
+    pub store: StoreMetrics,
+}
+
+/// What became of requests at the gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestMetrics {
+    /// They were let in.
+    pub admitted: u64,
+    /// This process did not lead.
+    pub not_leader: u64,
+    /// It was about to leave.
+    pub resigning: u64,
+    /// It led, but not for as long as was asked.
+    pub low_validity: u64,
+    /// The clocks disagreed.
+    pub clock_anomaly: u64,
+    /// Of those that were let in, the ones whose term was over before they were.
+    pub expired_in_flight: u64,
+}
+
+/// What became of calls to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StoreMetrics {
+    /// Of calls to acquire.
+    pub acquire: OperationMetrics,
+    /// Of calls to renew.
+    pub renew: OperationMetrics,
+    /// Of calls to release.
+    pub release: OperationMetrics,
+    /// Of calls to inspect.
+    pub inspect: OperationMetrics,
+}
+
+/// What became of calls of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct OperationMetrics {
+    /// How many were begun.
+    pub calls: u64,
+    /// How many were answered by no: held, lost, not the holder. That is no error.
+    pub expected_outcomes: u64,
+    /// How many failed.
+    pub errors: u64,
+    /// Of those, how many took too long.
+    pub timeouts: u64,
+    /// How many were dropped before they ended: the elector was.
+    pub cancelled: u64,
+    /// How many are under way: one at most.
+    pub in_flight: u64,
+    /// How long all that ended have taken together.
+    pub duration_total: Duration,
+    /// How long the last one took.
+    pub last_duration: Duration,
+}
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) leader_changes: AtomicU64,
+    pub(crate) terms_started: AtomicU64,
+    pub(crate) terms_ended: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) expired: AtomicU64,
+    pub(crate) resigned: AtomicU64,
+    pub(crate) anomalies: AtomicU64,
+    pub(crate) renewed: AtomicU64,
+    pub(crate) renewals_failed: AtomicU64,
+    /// When the last renewal that succeeded was sent, and when the work was asked to end that runs on. Zero is never.
+    pub(crate) renewed_at: AtomicU64,
+    pub(crate) cancelled_at: AtomicU64,
+    pub(crate) work_active: AtomicU64,
+    pub(crate) running: AtomicU64,
+    pub(crate) admitted: AtomicU64,
+    pub(crate) not_leader: AtomicU64,
+    pub(crate) resigning: AtomicU64,
+    pub(crate) low_validity: AtomicU64,
+    pub(crate) anomaly: AtomicU64,
+    pub(crate) expired_in_flight: AtomicU64,
+    pub(crate) operations: [OperationCounters; 4],
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct OperationCounters {
+    calls: AtomicU64,
+    expected: AtomicU64,
+    errors: AtomicU64,
+    timeouts: AtomicU64,
+    cancelled: AtomicU64,
+    in_flight: AtomicU64,
+    total: AtomicU64,
+    last: AtomicU64,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Answered,
+    Expected,
+    Failed,
+    TimedOut,
+    Cancelled,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+/// How long ago that was; `None` is never.
+pub(crate) fn age(of: &AtomicU64, now: BootTime) -> Option<Duration> {
+    let at = of.load(Relaxed);
+    (at > 0).then(|| now.since(BootTime::from_nanos(at)))
+}
+
+impl Counters {
+    pub(crate) const fn of(&self, operation: Operation) -> &OperationCounters {
+        &self.operations[match operation {
+            Operation::Acquire => 0,
+            Operation::Renew => 1,
+            Operation::Release => 2,
+            Operation::Inspect => 3,
+        }]
+    }
+
+    pub(crate) fn requests(&self) -> RequestMetrics {
+        RequestMetrics {
+            admitted: self.admitted.load(Relaxed),
+            not_leader: self.not_leader.load(Relaxed),
+            resigning: self.resigning.load(Relaxed),
+            low_validity: self.low_validity.load(Relaxed),
+            clock_anomaly: self.anomaly.load(Relaxed),
+            expired_in_flight: self.expired_in_flight.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn store(&self) -> StoreMetrics {
+        let [acquire, renew, release, inspect] =
+            [0, 1, 2, 3].map(|at| self.operations[at].snapshot());
+        StoreMetrics { acquire, renew, release, inspect }
+    }
+}
+
+impl OperationCounters {
+    pub(crate) fn begin(&self) {
+        count(&self.calls);
+        count(&self.in_flight);
+    }
+
+    pub(crate) fn end(&self, how: Ended, took: Duration) {
+        match how {
+            Ended::Answered => {}
+            Ended::Expected => count(&self.expected),
+            Ended::Failed => count(&self.errors),
+            Ended::TimedOut => {
+                count(&self.errors);
+                count(&self.timeouts);
+            }
+            Ended::Cancelled => count(&self.cancelled),
+        }
+        self.in_flight.fetch_sub(1, Relaxed);
+        self.total.fetch_add(nanos(took), Relaxed);
+        self.last.store(nanos(took), Relaxed);
+    }
+
+    fn snapshot(&self) -> OperationMetrics {
+        OperationMetrics {
+            calls: self.calls.load(Relaxed),
+            expected_outcomes: self.expected.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            timeouts: self.timeouts.load(Relaxed),
+            cancelled: self.cancelled.load(Relaxed),
+            in_flight: self.in_flight.load(Relaxed),
+            duration_total: Duration::from_nanos(self.total.load(Relaxed)),
+            last_duration: Duration::from_nanos(self.last.load(Relaxed)),
+        }
+    }
+}

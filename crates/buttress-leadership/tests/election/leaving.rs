@@ -1,0 +1,304 @@
+//! How a leader leaves by itself.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use buttress_core::edge;
+use buttress_leadership::{
+    Event, Fault, LeaseStore, NotLeading, OnDrainTimeout, Operation, ResignReason, TermEnd,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::common::*;
+
+fn released(told: &Told) -> Option<Instant> {
+    told.all()
+        .into_iter()
+        .find_map(|(at, event)| matches!(event, Event::Released { .. }).then_some(at))
+}
+
+async fn holder(store: &Store) -> bool {
+    store.inner().inspect(&name()).await.unwrap().is_some_and(|record| record.leader().is_some())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_leaves_lets_nobody_in_holds_on_for_those_who_are_in_and_then_lets_go() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    let fence = leader.leads().await;
+    let inside = leader.leadership.admit(secs(1)).unwrap();
+    leader.leadership.resign(ResignReason::Operator);
+    sleep(TICK).await;
+    assert_eq!(leader.leadership.check(), Err(NotLeading::Resigning));
+    assert_eq!(leader.leadership.admit(secs(0)).unwrap_err(), NotLeading::Resigning);
+    sleep(secs(8)).await;
+    assert!(store.count(Operation::Renew) > 0 && holder(&store).await, "it is held, and renewed");
+    assert_eq!(inside.check(secs(1)), Ok(fence), "for those who are in");
+    let one_more = inside.clone();
+    drop(inside);
+    sleep(TICK).await;
+    assert!(holder(&store).await, "work that was spawned is waited for");
+    drop(one_more);
+    sleep(TICK).await;
+    assert!(!holder(&store).await);
+    let end = TermEnd::Resigned(ResignReason::Operator);
+    assert_eq!(leader.told.ended().unwrap().1, end);
+    let events = leader.told.all().into_iter().map(|(_, event)| match event {
+        Event::Resigning { .. } => "resigning",
+        Event::TermEnded { .. } => "ended",
+        Event::Released { .. } => "released",
+        _ => "",
+    });
+    let events: Vec<_> = events.filter(|event| !event.is_empty()).collect();
+    assert_eq!(events, ["resigning", "ended", "released"]);
+}
+
+// B59
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_not_given_back_while_somebody_is_in() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    sleep(secs(40)).await;
+    let inside = leader.leadership.hold().unwrap();
+    let start = edge::now();
+    leader.leadership.resign(ResignReason::Operator);
+    inside.over().await;
+    let told = edge::now() - start;
+    assert!(secs(10) <= told && told <= secs(10) + TICK, "who is in is told to go: {told:?}");
+    assert!(inside.check(secs(0)).is_err());
+    sleep(secs(2)).await;
+    let renewals = store.count(Operation::Renew);
+    assert_eq!(leader.told.terms(), ["started", "resigned"]);
+    while holder(&store).await {
+        sleep(millis(10)).await;
+    }
+    let held = edge::now() - start;
+    assert!(secs(15) <= held && held <= secs(27), "it ended by itself: {held:?}");
+    assert_eq!((store.count(Operation::Renew), store.count(Operation::Release)), (renewals, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_late_is_still_a_reason_to_give_the_lease_back() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    let inside = leader.leadership.hold().unwrap();
+    leader.leadership.resign(ResignReason::Operator);
+    sleep(secs(13)).await;
+    assert!(holder(&store).await);
+    drop(inside);
+    sleep(TICK).await;
+    assert!(!holder(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_it_gives_the_lease_back_beside_what_goes_on() {
+    let store = store();
+    let anyway =
+        config().on_drain_timeout(OnDrainTimeout::ReleaseAnyway).drain(secs(2), millis(500));
+    let leader = Candidate::stands(&store, anyway);
+    leader.leads().await;
+    let _inside = leader.leadership.hold().unwrap();
+    let start = edge::now();
+    leader.leadership.resign(ResignReason::Operator);
+    sleep(secs(3)).await;
+    let took = released(&leader.told).unwrap() - start;
+    assert!(millis(2_500) <= took && took <= millis(2_500) + 2 * TICK, "{took:?}");
+}
+
+// B57, B58
+#[tokio::test(start_paused = true)]
+async fn after_a_release_nothing_is_asked_of_the_store_until_the_cooldown_is_over() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    // One of the renewals is under way when the leader leaves.
+    store.plan(|operation| match operation {
+        Operation::Renew => Fault::default().delay_before(secs(2)),
+        _ => Fault::default(),
+    });
+    sleep(secs(6)).await;
+    leader.leadership.resign(ResignReason::Operator);
+    while released(&leader.told).is_none() {
+        sleep(millis(10)).await;
+    }
+    let (at, calls) = (edge::now(), store.calls().len());
+    assert_eq!(store.calls().last().unwrap().operation, Operation::Release);
+    sleep(secs(24) - millis(100)).await;
+    assert_eq!(store.calls().len(), calls);
+    leader.leads().await;
+    let cooled = edge::now() - at;
+    assert!(secs(24) - TICK <= cooled && cooled <= secs(36) + TICK, "{cooled:?}");
+}
+
+// B50
+#[tokio::test(start_paused = true)]
+async fn whoever_leaves_again_and_again_stays_away_for_longer_and_longer() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    let mut away = Vec::new();
+    for _ in 0..7 {
+        leader.leads().await;
+        leader.leadership.resign(ResignReason::Unhealthy("database".into()));
+        leader.is_done().await;
+        let left = edge::now();
+        leader.leads().await;
+        away.push((edge::now() - left).as_secs_f64());
+        leader.leadership.resign(ResignReason::Operator);
+        leader.is_done().await;
+    }
+    // The odd ones: 30, 120, 480 s, and then the most.
+    for (away, base) in away.iter().zip([30.0, 120.0, 480.0, 600.0, 600.0, 600.0, 600.0]) {
+        assert!((base * 0.8..=base * 1.2 + 0.01).contains(away), "{away} of {base}");
+    }
+    leader.leads().await;
+    sleep(secs(600)).await;
+    leader.leadership.resign(ResignReason::Operator);
+    leader.is_done().await;
+    let left = edge::now();
+    leader.leads().await;
+    let away = edge::now() - left;
+    assert!(away <= millis(36_010), "a term that lasted is a new beginning: {away:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_returns_gives_up_its_term() {
+    let store = store();
+    let leader = Candidate::with(&store, config(), |elector| elector.lead(|_| sleep(secs(7))));
+    leader.leads().await;
+    leader.is_done().await;
+    let (at, end) = leader.told.ended().unwrap();
+    assert_eq!(end, TermEnd::Resigned(ResignReason::WorkReturned));
+    sleep(TICK).await;
+    assert!(!holder(&store).await);
+    leader.leads().await;
+    assert!(secs(2) <= edge::now() - at, "others may come first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_panics_gives_up_its_term_and_stays_away() {
+    let store = store();
+    let in_making = AtomicUsize::new(0);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |_| {
+            assert!(in_making.fetch_add(1, Relaxed) != 1, "planted");
+            async { panic!("planted") }
+        })
+    });
+    let start = edge::now();
+    while leader.told.terms().len() < 6 {
+        sleep(secs(1)).await;
+    }
+    let took = edge::now() - start;
+    assert!(secs(72) <= took && took <= secs(110), "30 and then 60 s away: {took:?}");
+    assert_eq!(leader.told.terms(), ["started", "resigned"].repeat(3));
+    let panicked = TermEnd::Resigned(ResignReason::WorkPanicked);
+    assert_eq!(leader.told.ended().unwrap().1, panicked);
+    assert!(!leader.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_asked_to_end_and_has_time_for_it() {
+    let store = store();
+    let wound_up = Arc::new(AtomicUsize::new(0));
+    let winding = Arc::clone(&wound_up);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |term| {
+            let winding = Arc::clone(&winding);
+            async move {
+                term.cancelled().await;
+                sleep(secs(9)).await;
+                assert!(term.check(Duration::ZERO).is_ok(), "the lease is held for it");
+                winding.fetch_add(1, Relaxed);
+            }
+        })
+    });
+    leader.leads().await;
+    sleep(secs(30)).await;
+    let start = edge::now();
+    leader.leadership.resign(ResignReason::Operator);
+    leader.is_done().await;
+    assert_eq!(wound_up.load(Relaxed), 1);
+    assert!(edge::now() - start <= secs(9) + 2 * TICK);
+    assert!(!holder(&store).await || released(&leader.told).is_none());
+}
+
+// B60
+#[tokio::test(start_paused = true)]
+async fn who_stops_waits_for_its_work_gives_the_lease_back_and_ends() {
+    let store = store();
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(|term| async move {
+            term.cancelled().await;
+            sleep(secs(3)).await;
+        })
+    });
+    leader.leads().await;
+    let start = edge::now();
+    leader.task.stop().await;
+    assert!(edge::now() - start <= secs(3) + 2 * TICK);
+    assert!(!holder(&store).await);
+    assert_eq!(leader.told.terms(), ["started", "shutdown"]);
+    assert!(!leader.leadership.metrics().running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_keeps_the_lease_if_it_is_told_to() {
+    let store = store();
+    let leader = Candidate::stands(&store, config().release_on_stop(false));
+    leader.leads().await;
+    leader.task.stop().await;
+    assert!(holder(&store).await && store.count(Operation::Release) == 0);
+    assert_eq!(leader.told.terms(), ["started", "shutdown"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_does_so_although_the_store_does_not_answer() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    store.plan(|_| Fault::black_hole());
+    let start = edge::now();
+    leader.task.stop().await;
+    let took = edge::now() - start;
+    assert!(took <= secs(15), "three tries, and no longer than the lease: {took:?}");
+    assert_eq!(store.count(Operation::Release), 3);
+}
+
+// B47
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_won_again_soon_is_renewed_again() {
+    let store = store();
+    let soon = config().cooldown(millis(1), millis(1));
+    let leader = Candidate::stands(&store, soon);
+    for _ in 0..5 {
+        leader.leads().await;
+        leader.leadership.resign(ResignReason::Operator);
+        leader.is_done().await;
+    }
+    leader.leads().await;
+    sleep(secs(60)).await;
+    assert!(leader.leadership.is_leader());
+}
+
+// B57
+#[tokio::test(start_paused = true)]
+async fn work_that_is_slow_to_begin_delays_no_renewal() {
+    let store = store();
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(|_| async {
+            sleep(secs(300)).await;
+            std::future::pending::<()>().await;
+        })
+    });
+    leader.leads().await;
+    sleep(secs(100)).await;
+    assert!(store.count(Operation::Renew) >= 20);
+    assert_eq!(leader.told.terms(), ["started"]);
+}

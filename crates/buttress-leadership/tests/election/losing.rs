@@ -1,0 +1,300 @@
+//! How terms end that nobody wanted to end.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use buttress_core::edge;
+use buttress_leadership::{Fault, LeaseStore, NotLeading, Operation, TermEnd};
+use tokio::time::sleep;
+
+use crate::common::*;
+
+// B01, LDR-01
+#[tokio::test(start_paused = true)]
+async fn the_first_no_of_the_store_ends_the_term_before_anything_else() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    let fence = leader.leads().await;
+    store.inner().evict(&name());
+    let (thief, _) = takes_over(&store, secs(60)).await;
+    leader.is_done().await;
+    let (at, end) = leader.told.ended().unwrap();
+    let TermEnd::Lost { by: Some(by) } = end else { panic!("{end}") };
+    assert!(by.identity == thief && by.fence > fence && by.payload == "thief");
+    assert_eq!(at, *begun(&store, Operation::Renew).last().unwrap(), "in the poll that heard it");
+    let error = leader.leadership.check().unwrap_err();
+    assert_eq!(error.leader().map(|leader| &leader.identity), Some(&thief));
+}
+
+// B02
+#[tokio::test(start_paused = true)]
+async fn a_term_that_is_over_is_not_renewed() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    store.inner().evict(&name());
+    takes_over(&store, secs(600)).await;
+    leader.is_done().await;
+    let renewals = store.count(Operation::Renew);
+    sleep(secs(60)).await;
+    assert_eq!(store.count(Operation::Renew), renewals);
+    assert!(store.count(Operation::Acquire) > 40, "it stands again");
+}
+
+// B08, B38
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_does_not_keep_a_term_alive() {
+    for fault in [Fault::black_hole(), Fault::black_hole_back()] {
+        let store = store();
+        let leader = Candidate::stands(&store, config());
+        leader.leads().await;
+        store.plan(move |_| fault);
+        let valid_for = leader.valid_for();
+        sleep(valid_for - millis(1)).await;
+        assert!(leader.leadership.is_leader());
+        sleep(millis(1)).await;
+        assert!(!leader.leadership.is_leader(), "to the nanosecond: the gate reads the clock");
+        sleep(TICK).await;
+        assert_eq!(leader.told.terms(), ["started", "expired locally"]);
+    }
+}
+
+// B49
+#[tokio::test(start_paused = true)]
+async fn a_store_that_can_only_be_read_makes_no_leader() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    store.plan(|operation| match operation {
+        Operation::Inspect => Fault::default(),
+        _ => Fault::fatal(),
+    });
+    sleep(leader.valid_for() + TICK).await;
+    assert_eq!(leader.told.terms(), ["started", "expired locally"]);
+}
+
+// B26, B32
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_gone_ends_the_term_with_the_next_renewal() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    let start = edge::now();
+    leader.leads().await;
+    store.inner().clear();
+    leader.is_done().await;
+    assert_eq!(leader.told.ended().unwrap().1, TermEnd::Lost { by: None });
+    assert!(edge::now() - start <= secs(5) + TICK);
+}
+
+// B28
+#[tokio::test(start_paused = true)]
+async fn nobody_leads_with_a_token_that_is_no_greater_than_one_before() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    for _ in 0..3 {
+        store.inner().evict(&name());
+        leader.is_done().await;
+        leader.leads().await;
+    }
+    let fence = leader.leadership.fence().unwrap();
+    assert_eq!(fence.get(), 4);
+    store.inner().clear();
+    leader.is_done().await;
+    assert_eq!(leader.leads().await.get(), 5, "the smaller ones are passed over");
+    let regressions = leader.told.all().into_iter().filter_map(|(_, event)| match event {
+        buttress_leadership::Event::FenceRegression { fence, highest } => {
+            Some((fence.get(), highest.get()))
+        }
+        _ => None,
+    });
+    assert_eq!(regressions.collect::<Vec<_>>(), [(1, 4), (2, 4), (3, 4), (4, 4)]);
+}
+
+// B20, B63
+#[tokio::test(start_paused = true)]
+async fn whoever_loses_a_hundred_times_stands_a_hundred_times() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    for term in 1..=100 {
+        assert_eq!(leader.leads().await.get(), term);
+        if term % 2 == 0 {
+            store.inner().evict(&name());
+        } else {
+            store.plan(|_| Fault::not_applied());
+        }
+        leader.is_done().await;
+        store.heal();
+    }
+    let terms = leader.told.terms();
+    assert_eq!(terms.len(), 200);
+    assert!(terms.chunks(2).all(|term| term[0] == "started" && term[1] != "started"));
+}
+
+// B46
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_store_ends_the_term_and_not_the_elector() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    store.next(Operation::Renew, Fault::panic());
+    leader.is_done().await;
+    assert_eq!(leader.told.ended().unwrap().1, TermEnd::StorePanicked);
+    let again = leader.leads().await;
+    assert_eq!(again.get(), 2, "under a new token, once the old lease was given back");
+    assert!(!leader.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_that_is_dropped_leaves_nobody_in_charge() {
+    let store = store();
+    let works = Arc::new(AtomicUsize::new(0));
+    let working = Arc::clone(&works);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |_| {
+            let working = Working::new(&working);
+            async move {
+                let _working = working;
+                std::future::pending::<()>().await;
+            }
+        })
+    });
+    leader.leads().await;
+    assert_eq!(works.load(Relaxed), 1);
+    let Candidate { leadership, task, .. } = leader;
+    drop(task);
+    sleep(TICK).await;
+    assert_eq!(leadership.check(), Err(NotLeading::NotLeader { leader: None }));
+    assert_eq!(works.load(Relaxed), 0, "the work was dropped");
+    assert!(store.inspect(&name()).await.unwrap().unwrap().holder.is_some(), "it ends by itself");
+}
+
+// B13
+#[tokio::test(start_paused = true)]
+async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
+    let store = store();
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let runtime = other.handle().clone();
+    let (began, begins) = std::sync::mpsc::channel();
+    let (go_on, blocks) = std::sync::mpsc::channel::<()>();
+    let mut blocks = Some(blocks);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.work_on(runtime).lead(move |_| {
+            let (began, blocks) = (began.clone(), blocks.take());
+            async move {
+                began.send(()).unwrap();
+                if let Some(blocks) = blocks {
+                    // It blocks its thread: nobody can drop it.
+                    let _ = blocks.recv();
+                }
+                std::future::pending::<()>().await;
+            }
+        })
+    });
+    leader.leads().await;
+    begins.recv().unwrap();
+    store.inner().evict(&name());
+    leader.is_done().await;
+    let asked = store.count(Operation::Acquire);
+    sleep(secs(60)).await;
+    assert_eq!(store.count(Operation::Acquire), asked);
+    let goes_on = leader.leadership.metrics().work_cancelled_still_active.unwrap();
+    assert!(secs(60) <= goes_on && goes_on <= secs(61), "{goes_on:?}");
+    go_on.send(()).unwrap();
+    assert_eq!(leader.leads().await.get(), 2);
+    assert_eq!(leader.leadership.metrics().work_cancelled_still_active, None);
+    drop(leader);
+    other.shutdown_background();
+}
+
+// B14
+#[tokio::test(start_paused = true)]
+async fn work_that_does_not_listen_is_dropped_when_the_lease_could_be_over() {
+    let store = store();
+    let works = Arc::new(AtomicUsize::new(0));
+    let working = Arc::clone(&works);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |_| {
+            let working = Working::new(&working);
+            async move {
+                let _working = working;
+                std::future::pending::<()>().await;
+            }
+        })
+    });
+    leader.leads().await;
+    assert!(leader.leadership.metrics().work_active);
+    store.plan(|_| Fault::black_hole());
+    sleep(leader.valid_for() + TICK).await;
+    assert_eq!(works.load(Relaxed), 0);
+    assert!(!leader.leadership.metrics().work_active);
+}
+
+// B68
+#[tokio::test(start_paused = true)]
+async fn what_was_suspended_does_not_lead_on() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    leader.clock.suspend(secs(3600));
+    assert!(!leader.leadership.is_leader(), "no timer has fired yet");
+    assert!(leader.leadership.admit(secs(0)).is_err());
+    sleep(secs(1) + TICK).await;
+    assert_eq!(leader.told.ended().unwrap().1, TermEnd::ExpiredLocally);
+}
+
+// B17
+#[tokio::test(start_paused = true)]
+async fn who_wakes_after_its_successor_begins_anew() {
+    let store = store();
+    let fences = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&fences);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |term| {
+            seen.lock().unwrap().push(term.fence().get());
+            async move { term.cancelled().await }
+        })
+    });
+    leader.leads().await;
+    // It stands still, the store does not.
+    leader.clock.suspend(secs(20));
+    store.inner().evict(&name());
+    takes_over(&store, secs(5)).await;
+    leader.is_done().await;
+    leader.leads().await;
+    assert_eq!(*fences.lock().unwrap(), [1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wall_clock_that_jumps_closes_the_gate_before_anybody_is_let_in() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    sleep(millis(150)).await;
+    leader.clock.jump_wall(millis(1_400));
+    assert!(leader.leadership.is_leader(), "half of the margin is borne");
+    sleep(millis(1_200)).await;
+    leader.clock.jump_wall(millis(1_600));
+    assert_eq!(leader.leadership.check(), Err(NotLeading::ClockAnomaly));
+    sleep(TICK).await;
+    assert_eq!(leader.told.ended().unwrap().1, TermEnd::ClockAnomaly);
+    assert_eq!(leader.leads().await.get(), 2);
+}
+
+/// Counts itself while it is there.
+struct Working(Arc<AtomicUsize>);
+
+impl Working {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}

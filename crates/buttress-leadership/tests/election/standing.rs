@@ -1,0 +1,186 @@
+//! Who gets the lease, and when.
+
+use std::time::Duration;
+
+use buttress_core::edge;
+use buttress_leadership::{
+    AcquireOutcome, AcquireRequest, Fault, FaultyStore, Identity, LeaseStore, MemoryStore,
+    Operation, State,
+};
+use tokio::time::sleep;
+
+use crate::common::*;
+
+/// How long it takes until the one or the other leads.
+async fn until_one_leads(candidates: &[Candidate]) -> Duration {
+    let start = edge::now();
+    while !candidates.iter().any(|candidate| candidate.leadership.is_leader()) {
+        sleep(millis(1)).await;
+    }
+    edge::now() - start
+}
+
+fn leaders(candidates: &[Candidate]) -> usize {
+    candidates.iter().filter(|candidate| candidate.leadership.is_leader()).count()
+}
+
+// B37
+#[tokio::test(start_paused = true)]
+async fn of_many_on_one_host_exactly_one_leads() {
+    let store = store();
+    let many: Vec<_> = (0..20).map(|_| Candidate::stands(&store, config())).collect();
+    sleep(secs(60)).await;
+    assert_eq!(leaders(&many), 1);
+    let leads = many.iter().find(|candidate| candidate.leadership.is_leader()).unwrap();
+    for candidate in &many {
+        let seen = candidate.leadership.leader().unwrap();
+        assert_eq!(&seen.identity, leads.leadership.identity());
+        assert_eq!(Some(seen.fence), leads.leadership.fence());
+    }
+}
+
+// B72
+#[tokio::test(start_paused = true)]
+async fn of_two_that_ask_at_the_same_time_one_gets_it() {
+    for round in 0..1_000 {
+        let store = MemoryStore::new();
+        let (name, payload) = (name(), Default::default());
+        let (me, you) = (Identity::generate(), Identity::generate());
+        let ask = |who| store.acquire(AcquireRequest::new(&name, who, secs(15), &payload));
+        let (one, other) = tokio::join!(ask(&me), ask(&you));
+        let won = |outcome| matches!(outcome, Ok(AcquireOutcome::Acquired(_)));
+        assert!(won(one) != won(other), "round {round}");
+    }
+}
+
+// B19
+#[tokio::test(start_paused = true)]
+async fn what_followers_know_of_the_leader_has_an_age() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    let way = store.another_way();
+    let follower = Candidate::stands(&way, config());
+    sleep(secs(3)).await;
+    assert_eq!(follower.leadership.status().state, State::Follower);
+    way.freeze();
+    sleep(secs(60)).await;
+    let status = follower.leadership.status();
+    assert_eq!(status.leader.unwrap().identity, *leader.leadership.identity());
+    assert!(secs(60) <= status.observation_age.unwrap());
+    assert!(status.last_error.is_some());
+}
+
+// B60
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_stops_is_replaced_by_the_next_look() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    let others: Vec<_> = (0..2).map(|_| Candidate::stands(&store, config())).collect();
+    sleep(secs(30)).await;
+    leader.task.stop().await;
+    let took = until_one_leads(&others).await;
+    assert!(took <= millis(1_200) + TICK, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_stops_is_replaced_at_once_where_the_store_tells() {
+    let store = FaultyStore::new(MemoryStore::new());
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    let way = store.another_way();
+    let next = Candidate::stands(&way, config());
+    sleep(secs(31)).await;
+    let looks = way.count(Operation::Acquire);
+    assert!(looks <= 8, "it need not look often: {looks}");
+    // Not just after a look, which would be paced.
+    let last = *begun(&way, Operation::Acquire).last().unwrap();
+    tokio::time::sleep_until(last + millis(900)).await;
+    leader.task.stop().await;
+    let took = until_one_leads(&[next]).await;
+    assert!(took <= TICK, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_dies_is_replaced_soon_after_its_lease() {
+    for store in [store(), FaultyStore::new(MemoryStore::new())] {
+        let leader = Candidate::stands(&store, config());
+        leader.leads().await;
+        let next = [Candidate::stands(&store, config())];
+        sleep(secs(30)).await;
+        let died = edge::now();
+        let renewed = *begun(&store, Operation::Renew).last().unwrap();
+        drop(leader);
+        until_one_leads(&next).await;
+        let from_renewal = edge::now() - renewed;
+        assert!(secs(15) <= from_renewal, "{from_renewal:?}");
+        assert!(from_renewal <= millis(16_200) + TICK && renewed <= died, "{from_renewal:?}");
+    }
+}
+
+// B69
+#[tokio::test(start_paused = true)]
+async fn when_all_are_started_anew_one_leads_soon_after_the_old_lease() {
+    let store = store();
+    let old: Vec<_> = (0..3).map(|_| Candidate::stands(&store, config())).collect();
+    sleep(secs(30)).await;
+    drop(old);
+    let new: Vec<_> = (0..3).map(|_| Candidate::stands(&store, config())).collect();
+    let took = until_one_leads(&new).await;
+    assert!(took <= millis(16_200) + TICK, "{took:?}");
+}
+
+// B27
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_lives_longer_than_it_should_is_waited_for() {
+    let store = store();
+    takes_over(&store, secs(100)).await;
+    let follower = Candidate::stands(&store, config());
+    sleep(secs(99)).await;
+    assert!(follower.told.terms().is_empty());
+    sleep(millis(2_300)).await;
+    assert!(follower.leadership.is_leader());
+}
+
+// B11
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stands_still_makes_no_two_leaders() {
+    let store = store();
+    let many: Vec<_> = (0..3).map(|_| Candidate::stands(&store, config())).collect();
+    sleep(secs(30)).await;
+    for stands_still in [secs(1), secs(11), secs(15), secs(16), secs(60)] {
+        store.freeze();
+        let thaws = edge::now() + stands_still;
+        while edge::now() < thaws {
+            sleep(millis(50)).await;
+            assert!(leaders(&many) <= 1);
+        }
+        store.thaw();
+        for _ in 0..600 {
+            sleep(millis(50)).await;
+            assert!(leaders(&many) <= 1);
+        }
+        assert_eq!(leaders(&many), 1);
+    }
+}
+
+// B22
+#[tokio::test(start_paused = true)]
+async fn what_a_paused_leader_had_in_hand_is_refused_by_its_token() {
+    let store = store();
+    let old = Candidate::stands(&store, config());
+    let in_hand = old.leads().await;
+    let way = store.another_way();
+    let new = Candidate::stands(&way, config());
+    store.plan(|_| Fault::black_hole());
+    let next = new.leads().await;
+    let (mut highest, mut writes) = (None, Vec::new());
+    for (fence, text) in [(next, "new"), (in_hand, "old"), (next, "new again")] {
+        if Some(fence) >= highest {
+            highest = Some(fence);
+            writes.push(text);
+        }
+    }
+    assert_eq!(writes, ["new", "new again"]);
+}
