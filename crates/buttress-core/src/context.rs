@@ -101,6 +101,7 @@ impl Deadline {
 
     /// The same, where the time of the clock is known already.
     #[must_use]
+    #[inline]
     pub fn from_now(now: Instant, limit: Duration) -> Option<Self> {
         now.checked_add(limit).map(Self)
     }
@@ -140,12 +141,14 @@ impl Deadline {
 
     /// Whether it has passed at `now`. It has at the very instant.
     #[must_use]
+    #[inline]
     pub fn has_passed(self, now: Instant) -> bool {
         self.0 <= now
     }
 
     /// The earlier of two, where `None` is never.
     #[must_use]
+    #[inline]
     pub fn earlier(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),

@@ -47,6 +47,7 @@ pin_project! {
     enum State<S, Req, F> {
         Waiting { service: S, request: Option<Req> },
         Called { #[pin] future: F },
+        Over,
     }
 }
 
@@ -175,16 +176,22 @@ impl<S> Ready<S> {
         if std::mem::take(&mut self.is_ready) { Ok(self.inner.call(request)) } else { Err(request) }
     }
 
+    /// The inner service if it was polled ready: for one call. If not, a clone of it is to be
+    /// [waited for](Call::new).
+    #[inline]
+    pub fn take_ready(&mut self) -> Option<&mut S> {
+        std::mem::take(&mut self.is_ready).then_some(&mut self.inner)
+    }
+
     /// Calls the inner service, once it is ready.
     pub fn call<Req>(&mut self, request: Req) -> Call<S, Req>
     where
         S: Service<Req> + Clone,
     {
-        let state = match self.call_ready(request) {
-            Ok(future) => State::Called { future },
-            Err(request) => State::Waiting { service: self.inner.clone(), request: Some(request) },
-        };
-        Call { state }
+        match self.take_ready() {
+            Some(service) => Call::sent(service.call(request)),
+            None => Call::new(self.inner.clone(), request),
+        }
     }
 }
 
@@ -201,15 +208,38 @@ where
     S: Service<Req>,
 {
     /// A call of that very instance, which is readied first.
-    ///
-    /// [`Ready::call`] keeps its instance, and calls a clone. This is for whoever has one to give away.
     pub const fn new(service: S, request: Req) -> Self {
         Self { state: State::Waiting { service, request: Some(request) } }
     }
 
+    /// A call of a service that was ready.
+    #[inline]
+    pub const fn sent(future: S::Future) -> Self {
+        Self { state: State::Called { future } }
+    }
+
+    /// No call: one that is [over](Self::end) before it was made.
+    #[inline]
+    pub const fn over() -> Self {
+        Self { state: State::Over }
+    }
+
     /// Whether the request was handed to the service. If not, nothing was sent.
+    #[inline]
     pub fn is_sent(&self) -> bool {
         matches!(self.state, State::Called { .. })
+    }
+
+    /// Whether it was ended, or never was.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    /// Drops whatever it waits for.
+    #[inline]
+    pub fn end(self: Pin<&mut Self>) {
+        self.project().state.set(State::Over);
     }
 }
 
@@ -219,10 +249,12 @@ where
 {
     type Output = Result<S::Response, S::Error>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
+                StateProj::Called { future } => return future.poll(cx),
                 // ## Waiting => Called
                 StateProj::Waiting { service, request } => {
                     ready!(service.poll_ready(cx))?;
@@ -230,7 +262,7 @@ where
                     let future = service.call(request);
                     state.set(State::Called { future });
                 }
-                StateProj::Called { future } => return future.poll(cx),
+                StateProj::Over => panic!("polled after it was over"),
             }
         }
     }

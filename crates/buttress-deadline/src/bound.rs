@@ -17,6 +17,7 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// A limit that starts now, or what is left of the request's deadline where that is less.
+    #[inline]
     pub(crate) fn start(limit: Duration, which: Limit) -> Self {
         let start = edge::called();
         let until = Deadline::from_now(start, limit);
@@ -28,15 +29,17 @@ impl Bound {
     /// Looks for the request's deadline at the first poll, if it was not there in `call`: a buffer calls in
     /// a task of its own, and only polls come from where the request is.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) -> Option<Deadline> {
         if !self.is_settled {
             self.inherit();
             self.is_settled = true;
         }
+        self.until
     }
 
     /// Obeys the request's deadline, if there is one. At the same instant it is the deadline that ends
     /// the call: nothing may follow.
+    #[inline]
     fn inherit(&mut self) -> bool {
         let Some(deadline) = Deadline::current() else { return false };
         if self.until.is_none_or(|until| deadline <= until) {
@@ -53,6 +56,7 @@ impl Bound {
     }
 
     /// Whether there was no time at all.
+    #[inline]
     pub(crate) fn had_passed_at_start(&self) -> bool {
         self.until.is_some_and(|until| until.has_passed(self.start))
     }

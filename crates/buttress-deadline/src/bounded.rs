@@ -13,101 +13,84 @@ use tower_service::Service;
 
 use crate::bound::Bound;
 
-pin_project! {
-    /// A call that ends when its bound does.
-    pub(crate) struct Bounded<C> {
-        #[pin]
-        state: State<C>,
-        bound: Bound,
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    enum State<C> {
-        /// There was no time to send it.
-        Refused,
-        Running { #[pin] call: C, #[pin] alarm: Alarm },
-        Over,
-    }
-}
-
-/// A call that knows whether its request was handed over.
+/// A call that can be ended, and knows whether its request was handed over.
 pub(crate) trait Attempt: Future {
-    /// Whether it was. If not, nothing was sent.
+    /// Whether the request was handed over. If not, nothing was sent.
     fn is_sent(&self) -> bool;
+
+    /// Whether it was ended, or never made.
+    fn is_over(&self) -> bool;
+
+    /// Drops what it waits for.
+    fn end(self: Pin<&mut Self>);
 }
 
 pin_project! {
     /// A call of a service that was ready.
-    pub(crate) struct Sent<F> {
-        #[pin]
-        future: F,
+    #[project = SentProj]
+    pub(crate) enum Sent<F> {
+        Running { #[pin] future: F },
+        Over,
     }
 }
 
-// === impl Bounded ===
-
-impl<C> Bounded<C> {
-    pub(crate) fn running(call: C, bound: Bound) -> Self {
-        Self { state: State::Running { call, alarm: Alarm::default() }, bound }
-    }
-
-    pub(crate) const fn refused(bound: Bound) -> Self {
-        Self { state: State::Refused, bound }
-    }
-
-    /// Until when it may take, now that it is polled.
-    pub(crate) fn settle(self: Pin<&mut Self>) -> Option<Deadline> {
-        let bound = self.project().bound;
-        bound.settle();
-        bound.until()
-    }
-
-    /// Waits for the answer until the time is up, which was [settled](Self::settle). The call is dropped with its answer, or in the poll
-    /// that finds the time up.
-    pub(crate) fn poll<T, E>(
-        self: Pin<&mut Self>,
-        layer: &'static str,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<T, BoxError>>
-    where
-        C: Attempt<Output = Result<T, E>>,
-        E: Into<BoxError>,
+/// Waits for the answer of a call until its time is up, which was [settled](Bound::settle). The call is dropped with its
+/// answer, or in the poll that finds the time up.
+#[inline]
+pub(crate) fn poll_bounded<C, T, E>(
+    mut call: Pin<&mut C>,
+    mut alarm: Pin<&mut Alarm>,
+    bound: &Bound,
+    layer: &'static str,
+    cx: &mut Context<'_>,
+) -> Poll<Result<T, BoxError>>
+where
+    C: Attempt<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    if !call.is_sent()
+        && let Some(over) = poll_unsent(call.as_mut(), alarm.as_mut(), bound, layer, cx)
     {
-        let mut this = self.project();
-        let answer = match this.state.as_mut().project() {
-            StateProj::Refused => Err(this.bound.error(false, layer)),
-            StateProj::Running { mut call, alarm } => {
-                match ready!(poll_in_time(call.as_mut(), alarm, this.bound.until(), cx)) {
-                    Some(answer) => answer.map_err(Into::into),
-                    None => Err(this.bound.error(call.is_sent(), layer)),
-                }
-            }
-            StateProj::Over => panic!("polled after it had answered"),
-        };
-        this.state.set(State::Over);
-        Poll::Ready(answer)
+        return over.map(Err);
+    }
+    let until = || bound.until().map(Deadline::instant);
+    match ready!(poll_within(call.as_mut(), alarm, until, cx)) {
+        Some(answer) => {
+            call.end();
+            Poll::Ready(answer.map_err(Into::into))
+        }
+        None => Poll::Ready(Err(end(call, bound, layer))),
     }
 }
 
-/// Polls a call until an instant. `None` if the time is up.
-fn poll_in_time<C: Attempt>(
+/// Looks whether a call that was not handed over may still be. `None` if it may.
+#[cold]
+fn poll_unsent<C: Attempt>(
     call: Pin<&mut C>,
     alarm: Pin<&mut Alarm>,
-    until: Option<Deadline>,
+    bound: &Bound,
+    layer: &'static str,
     cx: &mut Context<'_>,
-) -> Poll<Option<C::Output>> {
+) -> Option<Poll<BoxError>> {
+    if call.is_over() {
+        assert!(bound.had_passed_at_start(), "polled after it had answered");
+        return Some(Poll::Ready(bound.error(false, layer)));
+    }
+    let until = bound.until()?;
+    if !until.has_passed(edge::now()) {
+        return None;
+    }
     // An answer that comes late is still an answer, but nothing is called late. The alarm is asked all the
     // same, so that at the same instant the outer limit speaks.
-    if let Some(until) = until
-        && !call.is_sent()
-        && until.has_passed(edge::now())
-    {
-        ready!(alarm.poll(until.instant(), cx));
-        return Poll::Ready(None);
-    }
-    poll_within(call, alarm, || until.map(Deadline::instant), cx)
+    Some(alarm.poll(until.instant(), cx).map(|()| end(call, bound, layer)))
+}
+
+/// Drops the call, and says that the time was up.
+#[cold]
+fn end<C: Attempt>(call: Pin<&mut C>, bound: &Bound, layer: &'static str) -> BoxError {
+    let error = bound.error(call.is_sent(), layer);
+    call.end();
+    error
 }
 
 // === impl Attempt ===
@@ -116,28 +99,45 @@ impl<S, Req> Attempt for Call<S, Req>
 where
     S: Service<Req>,
 {
+    #[inline]
     fn is_sent(&self) -> bool {
         Self::is_sent(self)
     }
-}
 
-impl<F> Sent<F> {
-    pub(crate) const fn new(future: F) -> Self {
-        Self { future }
+    fn is_over(&self) -> bool {
+        Self::is_over(self)
+    }
+
+    fn end(self: Pin<&mut Self>) {
+        Self::end(self);
     }
 }
+
+// === impl Sent ===
 
 impl<F: Future> Future for Sent<F> {
     type Output = F::Output;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().future.poll(cx)
+        match self.project() {
+            SentProj::Running { future } => future.poll(cx),
+            SentProj::Over => panic!("polled after it was over"),
+        }
     }
 }
 
 impl<F: Future> Attempt for Sent<F> {
+    #[inline]
     fn is_sent(&self) -> bool {
-        true
+        matches!(self, Self::Running { .. })
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Over)
+    }
+
+    fn end(mut self: Pin<&mut Self>) {
+        self.set(Self::Over);
     }
 }

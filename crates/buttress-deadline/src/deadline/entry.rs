@@ -109,17 +109,32 @@ where
         self.inner.poll_ready(cx)
     }
 
+    // A frame of its own, as `EntryFuture::sent` wants it.
+    #[inline(never)]
     fn call(&mut self, request: Req) -> Self::Future {
         let now = edge::called();
         let inherited = Deadline::current();
         let until = Deadline::earlier(inherited, Deadline::from_now(now, self.total));
-        let call = || edge::within_call(Some(now), || self.inner.call(request));
-        let inner = Deadline::within(until, call);
-        EntryFuture { inner, until, is_settled: inherited.is_some() }
+        let is_settled = inherited.is_some();
+        Deadline::within(until, || {
+            edge::within_call(Some(now), || {
+                EntryFuture::sent(&mut self.inner, request, until, is_settled)
+            })
+        })
     }
 }
 
 // === impl EntryFuture ===
+
+impl<F> EntryFuture<F> {
+    // A frame with nothing to clean up makes the inner future where it stays. Any other makes it aside and copies it.
+    fn sent<S, Req>(inner: &mut S, request: Req, until: Option<Deadline>, is_settled: bool) -> Self
+    where
+        S: Service<Req, Future = F>,
+    {
+        Self { inner: inner.call(request), until, is_settled }
+    }
+}
 
 impl<F: Future> Future for EntryFuture<F> {
     type Output = F::Output;

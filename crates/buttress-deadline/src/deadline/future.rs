@@ -4,11 +4,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, Deadline, ready::Call};
+use buttress_core::{BoxError, Deadline, ready::Call, timer::Alarm};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::bounded::Bounded;
+use crate::{bound::Bound, bounded::poll_bounded};
 
 pin_project! {
     /// The answer of a [`DeadlineService`](super::DeadlineService), by the deadline.
@@ -18,7 +18,10 @@ pin_project! {
         S: Service<Req>,
     {
         #[pin]
-        call: Bounded<Call<S, Req>>,
+        call: Call<S, Req>,
+        #[pin]
+        alarm: Alarm,
+        bound: Bound,
     }
 }
 
@@ -26,8 +29,16 @@ impl<S, Req> ResponseFuture<S, Req>
 where
     S: Service<Req>,
 {
-    pub(super) const fn new(call: Bounded<Call<S, Req>>) -> Self {
-        Self { call }
+    /// Calls a service that was ready.
+    // A frame with nothing to clean up makes the inner future where it stays. Any other makes it aside and copies it.
+    pub(super) fn sent(service: &mut S, request: Req, bound: Bound) -> Self {
+        let call = Call::sent(service.call(request));
+        Self { call, alarm: Alarm::default(), bound }
+    }
+
+    /// Calls a service once it is ready, or none at all.
+    pub(super) fn unsent(call: Call<S, Req>, bound: Bound) -> Self {
+        Self { call, alarm: Alarm::default(), bound }
     }
 }
 
@@ -39,9 +50,9 @@ where
     type Output = Result<S::Response, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut call = self.project().call;
-        let until = call.as_mut().settle();
-        Deadline::within(until, || call.poll("deadline", cx))
+        let this = self.project();
+        let until = this.bound.settle();
+        Deadline::within(until, || poll_bounded(this.call, this.alarm, this.bound, "deadline", cx))
     }
 }
 

@@ -3,11 +3,14 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, CloneService, Deadline, IntoBoxError, Limit, ready::Ready};
+use buttress_core::{
+    BoxError, CloneService, Deadline, IntoBoxError, Limit,
+    ready::{Call, Ready},
+};
 use tower_service::Service;
 
 use super::ResponseFuture;
-use crate::{bound::Bound, bounded::Bounded};
+use crate::bound::Bound;
 
 /// Gives each request so much time in all. See [`DeadlineLayer`](super::DeadlineLayer).
 ///
@@ -40,11 +43,13 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let bound = Bound::start(self.total, Limit::Total);
-        ResponseFuture::new(if bound.had_passed_at_start() {
-            Bounded::refused(bound)
-        } else {
-            let call = Deadline::within(bound.until(), || self.inner.call(request));
-            Bounded::running(call, bound)
-        })
+        if bound.had_passed_at_start() {
+            return ResponseFuture::unsent(Call::over(), bound);
+        }
+        let Some(service) = self.inner.take_ready() else {
+            let call = Call::new(self.inner.inner().clone(), request);
+            return ResponseFuture::unsent(call, bound);
+        };
+        Deadline::within(bound.until(), || ResponseFuture::sent(service, request, bound))
     }
 }

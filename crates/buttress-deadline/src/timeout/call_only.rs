@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, Deadline, IntoBoxError, Limit, edge};
+use buttress_core::{BoxError, Deadline, IntoBoxError, Limit, edge, timer::Alarm};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
     bound::Bound,
-    bounded::{Bounded, Sent},
+    bounded::{Sent, poll_bounded},
 };
 
 /// Gives each call so much time, and leaves readiness to the inner service.
@@ -62,7 +62,10 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct CallFuture<F> {
         #[pin]
-        call: Bounded<Sent<F>>,
+        call: Sent<F>,
+        #[pin]
+        alarm: Alarm,
+        bound: Bound,
     }
 }
 
@@ -100,18 +103,26 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let bound = Bound::start(self.limit, Limit::Attempt);
-        let call = if bound.had_passed_at_start() {
-            Bounded::refused(bound)
-        } else {
-            let inner = || edge::within_call(None, || self.inner.call(request));
-            let call = Deadline::within_attempt(bound.until(), inner);
-            Bounded::running(Sent::new(call), bound)
-        };
-        CallFuture { call }
+        if bound.had_passed_at_start() {
+            return CallFuture { call: Sent::Over, alarm: Alarm::default(), bound };
+        }
+        Deadline::within_attempt(bound.until(), || {
+            edge::within_call(None, || CallFuture::sent(&mut self.inner, request, bound))
+        })
     }
 }
 
 // === impl CallFuture ===
+
+impl<F> CallFuture<F> {
+    fn sent<S, Req>(service: &mut S, request: Req, bound: Bound) -> Self
+    where
+        S: Service<Req, Future = F>,
+    {
+        let call = Sent::Running { future: service.call(request) };
+        Self { call, alarm: Alarm::default(), bound }
+    }
+}
 
 impl<F, T, E> Future for CallFuture<F>
 where
@@ -121,9 +132,11 @@ where
     type Output = Result<T, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut call = self.project().call;
-        let until = call.as_mut().settle();
-        Deadline::within_attempt(until, || call.poll("timeout", cx))
+        let this = self.project();
+        let until = this.bound.settle();
+        Deadline::within_attempt(until, || {
+            poll_bounded(this.call, this.alarm, this.bound, "timeout", cx)
+        })
     }
 }
 

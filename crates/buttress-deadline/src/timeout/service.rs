@@ -3,11 +3,14 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{BoxError, CloneService, Deadline, IntoBoxError, Limit, edge, ready::Ready};
+use buttress_core::{
+    BoxError, CloneService, Deadline, IntoBoxError, Limit, edge,
+    ready::{Call, Ready},
+};
 use tower_service::Service;
 
 use super::ResponseFuture;
-use crate::{bound::Bound, bounded::Bounded};
+use crate::bound::Bound;
 
 /// Gives each attempt so much time. See [`TimeoutLayer`](super::TimeoutLayer).
 ///
@@ -41,13 +44,16 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         // The clock is read here and not at the first poll: until then the future may wait in a queue.
         let bound = Bound::start(self.limit, Limit::Attempt);
-        ResponseFuture::new(if bound.had_passed_at_start() {
-            Bounded::refused(bound)
-        } else {
-            // What lies beneath is the user's own, most often, and may work before it asks for the time.
-            let inner = || edge::within_call(None, || self.inner.call(request));
-            let call = Deadline::within_attempt(bound.until(), inner);
-            Bounded::running(call, bound)
+        if bound.had_passed_at_start() {
+            return ResponseFuture::unsent(Call::over(), bound);
+        }
+        let Some(service) = self.inner.take_ready() else {
+            let call = Call::new(self.inner.inner().clone(), request);
+            return ResponseFuture::unsent(call, bound);
+        };
+        // What lies beneath is the user's own, most often, and may work before it asks for the time.
+        Deadline::within_attempt(bound.until(), || {
+            edge::within_call(None, || ResponseFuture::sent(service, request, bound))
         })
     }
 }
