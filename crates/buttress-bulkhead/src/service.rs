@@ -50,7 +50,8 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    #[inline]
+    // Inlined into what makes the future of another layer, it would make its own aside.
+    #[inline(never)]
     fn call(&mut self, request: Req) -> Self::Future {
         match self.bulkhead.take() {
             Some(slot) => ResponseFuture::call(slot, &mut self.inner, request, &self.observe),
