@@ -101,6 +101,7 @@ pub struct ErrorsAsFailures;
 ///
 /// Only an error that *is* a [`Rejected`] is ours. One deeper in somebody's error is the callee's
 /// failure: it may have written before it was refused.
+#[inline]
 pub fn judge<Res, C>(classify: &C, result: Result<&Res, &BoxError>) -> Class
 where
     C: Classify<Res> + ?Sized,
@@ -115,6 +116,7 @@ where
 
 impl Class {
     /// What it says of the callee's health.
+    #[inline]
     #[must_use]
     pub const fn health(self) -> Verdict {
         match self {
