@@ -67,14 +67,14 @@ fn nothing_grows_by_accident() {
         [
             ("inner", (8, 24)),
             ("timeout", (32, 184)),
-            ("breaker", (48, 240)),
+            ("breaker", (48, 224)),
             // Of which 48 are the service that it keeps for a later attempt.
-            ("retry", (64, 368)),
-            ("deadline", (88, 520)),
-            ("bulkhead", (96, 528)),
-            ("entry", (112, 552)),
-            ("fallback", (112, 552)),
-            ("standard", (112, 552)),
+            ("retry", (64, 352)),
+            ("deadline", (88, 504)),
+            ("bulkhead", (96, 512)),
+            ("entry", (112, 536)),
+            ("fallback", (112, 536)),
+            ("standard", (112, 536)),
         ]
     );
 }

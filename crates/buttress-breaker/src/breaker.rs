@@ -1,11 +1,11 @@
 use std::{
     fmt,
+    mem::ManuallyDrop,
     ops::{Deref, DerefMut},
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use buttress_core::{
@@ -15,12 +15,12 @@ use buttress_core::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    gate::Gate,
+    gate::{Gate, Timed},
     machine::{End, Machine, Refused, Ticket, Transition},
+    moment::{Moment, nanos},
     settings::{BreakerSettings, Window},
     stats::{State, Stats},
     sync::{Arc, Mutex, MutexGuard, lock},
-    window::nanos,
 };
 
 /// The name that refusals carry.
@@ -71,9 +71,9 @@ pub struct Breaker {
 /// cut off.
 #[must_use = "dropped, it reports that nothing was learned"]
 pub struct Admission {
-    breaker: Breaker,
     /// None once it was reported.
-    ticket: Option<Ticket>,
+    breaker: Option<Breaker>,
+    ticket: Ticket,
     deadline: Option<Deadline>,
 }
 
@@ -91,8 +91,10 @@ struct Shared {
 /// What all breakers of a map have in common, and is kept once for them.
 pub(crate) struct Kind {
     pub(crate) settings: BreakerSettings,
-    /// From where on the gates count time.
-    origin: Instant,
+    /// From where on they count time.
+    start: Instant,
+    /// From when on a call is slow, in nanoseconds, as in the settings.
+    slow: u64,
 }
 
 struct Watched {
@@ -121,8 +123,8 @@ impl Breaker {
     }
 
     pub(crate) fn unchecked(kind: std::sync::Arc<Kind>, key: Option<Box<str>>) -> Self {
-        let machine = Machine::new(&kind.settings, edge::now());
-        let gate = Gate::new(machine.promise(&kind.settings, kind.origin));
+        let machine = Machine::new(&kind.settings, kind.moment(edge::now()));
+        let gate = Gate::new(kind.timed(), machine.promise(&kind.settings));
         let (machine, watch) = (Mutex::new(machine), OnceLock::new());
         Self { shared: Arc::new(Shared { gate, machine, kind, key, watch }) }
     }
@@ -130,7 +132,7 @@ impl Breaker {
     /// One that is [forced closed](Self::force_closed) from the start, and says nothing of that.
     pub(crate) fn unprotected(kind: std::sync::Arc<Kind>, key: &str) -> Self {
         let breaker = Self::unchecked(kind, Some(key.into()));
-        let now = edge::now();
+        let now = breaker.now();
         breaker.look(|machine, _| {
             machine.force_closed(now);
             machine.news()
@@ -148,56 +150,75 @@ impl Breaker {
     /// [`Rejected`] for [`Reason::CircuitOpen`]. It says in how long the open time is over. While the
     /// breaker is half-open and has all its probes it says nothing: they may end at any time.
     pub fn admit(&self) -> Result<Admission, Rejected> {
-        self.clone().enter()
+        let ticket = self.enter(None).map_err(Rejected::from)?;
+        Ok(self.clone().admission(ticket))
     }
 
-    /// Asks to be let through, and spares a clone.
-    pub(crate) fn enter(self) -> Result<Admission, Rejected> {
-        let ticket = match self.shared.gate.admit() {
-            Some(epoch) => {
-                let started = self.settings().slow_call.map(|_| edge::called());
-                Ticket::counted(epoch, started)
+    /// Asks to be let through, unless it was refused before there was a call: then it stays so, even if the
+    /// call would be let through by now. Of the ticket an [admission](Self::admission) must be made.
+    #[inline]
+    pub(crate) fn enter(&self, refused_at: Option<Moment>) -> Result<Ticket, Refused> {
+        if let Some(then) = refused_at {
+            return Err(self.refuse(then));
+        }
+        match self.shared.gate.admit() {
+            Some(admitted) if admitted.is_timed => {
+                let started = self.shared.kind.moment(edge::called());
+                Ok(Ticket::counted(admitted.epoch, started))
             }
-            None => self.ask()?,
-        };
-        let deadline = Deadline::current();
-        Ok(Admission { breaker: self, ticket: Some(ticket), deadline })
+            Some(admitted) => Ok(Ticket::counted(admitted.epoch, Moment::NEVER)),
+            None => self.ask(),
+        }
+    }
+
+    /// For the request that is current now.
+    #[inline]
+    pub(crate) fn admission(self, ticket: Ticket) -> Admission {
+        Admission { breaker: Some(self), ticket, deadline: Deadline::current() }
     }
 
     #[cold]
-    fn ask(&self) -> Result<Ticket, Rejected> {
-        let now = edge::now();
-        if let Some(refused) = self.refused_past_the_lock(now) {
-            return Err(self.rejected(refused));
-        }
-        let asked = self.with(|machine, settings| machine.admit(settings, now, edge::unit));
-        asked.map_err(|refused| self.rejected(refused))
+    #[inline(never)]
+    fn ask(&self) -> Result<Ticket, Refused> {
+        let now = self.shared.kind.moment(edge::called());
+        let asked = match self.refused_past_the_lock(now) {
+            Some(refused) => Err(refused),
+            None => self.with(|machine, settings| machine.admit(settings, now, edge::unit)),
+        };
+        asked.inspect_err(|refused| self.tell_of(*refused))
     }
 
     /// Refuses a call that may not ask, and counts it.
-    pub(crate) fn refuse(&self) -> Rejected {
-        let now = edge::now();
-        let past_the_lock = self.refused_past_the_lock(now);
-        let refused = past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse(now)));
-        self.rejected(refused)
+    #[inline(never)]
+    fn refuse(&self, then: Moment) -> Refused {
+        let past_the_lock = self.refused_past_the_lock(then);
+        let refused = past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse(then)));
+        self.tell_of(refused);
+        refused
     }
 
-    fn refused_past_the_lock(&self, now: Instant) -> Option<Refused> {
-        let now = self.shared.kind.nanos(now);
-        let until = self.shared.gate.refuse(now)?;
-        let retry_in = (until < u64::MAX).then(|| Duration::from_nanos(until - now));
-        Some(Refused { retry_in })
+    #[inline]
+    fn refused_past_the_lock(&self, now: Moment) -> Option<Refused> {
+        self.shared.gate.refuse(now).map(|until| Refused::new(until, now))
     }
 
-    /// Whether a call that asks now would be refused. Reads no clock while it is closed: each service asks
-    /// before each call.
-    pub(crate) fn refuses(&self) -> bool {
-        if self.shared.gate.admits() {
-            return false;
-        }
-        let now = edge::now();
-        self.shared.gate.refuses(self.shared.kind.nanos(now))
-            || self.look(|machine, settings| machine.refuses(settings, now))
+    /// When it is now, if a call that asks now would be refused. Reads no clock while it is closed: each
+    /// service asks before each call.
+    #[inline]
+    pub(crate) fn refuses(&self) -> Option<Moment> {
+        if self.shared.gate.admits() { None } else { self.refuses_now() }
+    }
+
+    #[inline(never)]
+    fn refuses_now(&self) -> Option<Moment> {
+        let now = self.now();
+        let refuses = self.shared.gate.refuses(now)
+            || self.look(|machine, settings| machine.refuses(settings, now));
+        refuses.then_some(now)
+    }
+
+    fn now(&self) -> Moment {
+        self.shared.kind.moment(edge::now())
     }
 
     /// The state now.
@@ -206,14 +227,14 @@ impl Breaker {
     /// nothing has happened until the next call asks.
     #[must_use]
     pub fn state(&self) -> State {
-        let now = edge::now();
+        let now = self.now();
         self.look(|machine, _| machine.state(now))
     }
 
     /// What became of all calls.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let now = edge::now();
+        let now = self.now();
         self.look(|machine, _| machine.stats(now))
     }
 
@@ -242,20 +263,20 @@ impl Breaker {
 
     /// Refuses all calls until [`reset`](Self::reset), as before work on the callee.
     pub fn force_open(&self) {
-        let now = edge::now();
+        let now = self.now();
         self.with(|machine, _| machine.force_open(now));
     }
 
     /// Lets all calls through until [`reset`](Self::reset), whatever becomes of them.
     pub fn force_closed(&self) {
-        let now = edge::now();
+        let now = self.now();
         self.with(|machine, _| machine.force_closed(now));
     }
 
     /// Closes it, forgets what it has learned, and leaves it to itself again. The counters of
     /// [`stats`](Self::stats) go on, and a [shadow](Self::shadow) stays one.
     pub fn reset(&self) {
-        let now = edge::now();
+        let now = self.now();
         self.with(|machine, _| machine.reset(now));
     }
 
@@ -283,8 +304,43 @@ impl Breaker {
 
     /// Whether nobody else has it, and nothing that matters is lost with it.
     pub(crate) fn may_be_forgotten(&self, now: Instant) -> bool {
+        let now = self.shared.kind.moment(now);
         Arc::strong_count(&self.shared) == 1
             && self.look(|machine, settings| machine.may_be_forgotten(settings, now))
+    }
+
+    /// Counts a success past the lock, if it changes nothing else.
+    #[inline]
+    fn succeed(&self, ticket: Ticket) -> bool {
+        let shared = &*self.shared;
+        shared.gate.succeed(ticket.epoch(), || shared.kind.now_if_not_slow(ticket))
+    }
+
+    fn end(&self, now: Moment, ticket: Ticket, end: End) {
+        self.with(|machine, settings| machine.end(settings, now, edge::unit, ticket, end));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_as(self, ticket: Ticket, class: Class) {
+        let throttled = matches!(class, Class::Throttled { .. });
+        let end = match class.health() {
+            _ if throttled && self.settings().throttled_is_failure => End::Bad,
+            Verdict::Good => End::Good,
+            Verdict::Bad => End::Bad,
+            Verdict::Neutral => End::Neutral,
+        };
+        self.end(self.now(), ticket, end);
+    }
+
+    /// The caller walked away.
+    #[cold]
+    #[inline(never)]
+    fn drop_call(self, ticket: Ticket, deadline: Option<Deadline>) {
+        let now = edge::now();
+        let late = deadline.is_some_and(|deadline| deadline.has_passed(now));
+        let end = if late { End::DroppedLate } else { End::Dropped };
+        self.end(self.shared.kind.moment(now), ticket, end);
     }
 
     #[cfg(buttress_loom)]
@@ -339,19 +395,15 @@ impl Breaker {
         });
     }
 
-    #[cold]
-    fn rejected(&self, refused: Refused) -> Rejected {
+    /// Tells that it refused a call.
+    #[inline]
+    fn tell_of(&self, refused: Refused) {
         tracing::debug!(
             breaker = self.name(),
             key = self.shared.key.as_deref(),
-            retry_in = refused.retry_in.map(tracing::field::debug),
+            retry_in = refused.retry_in().map(tracing::field::debug),
             "circuit breaker refused a call"
         );
-        let rejected = Rejected::new(Reason::CircuitOpen, LAYER);
-        match refused.retry_in {
-            Some(after) => rejected.retry_in(after),
-            None => rejected,
-        }
     }
 
     fn name(&self) -> Option<&str> {
@@ -369,13 +421,15 @@ impl Default for Breaker {
 /// Closed is healthy, half-open degraded, open unhealthy.
 impl HealthSignal for Breaker {
     fn sample(&self, now: Instant) -> Reading {
+        let kind = &self.shared.kind;
+        let now = kind.moment(now);
         self.look(|machine, _| {
             let health = match machine.state(now) {
                 State::Closed => Health::Healthy,
                 State::HalfOpen => Health::Degraded,
                 State::Open => Health::Unhealthy,
             };
-            Reading { health, since: Some(machine.since(now)) }
+            Reading { health, since: Some(kind.instant(machine.since(now))) }
         })
     }
 }
@@ -391,15 +445,46 @@ impl fmt::Debug for Breaker {
     }
 }
 
+// === impl Refused ===
+
+impl From<Refused> for Rejected {
+    fn from(refused: Refused) -> Self {
+        let rejected = Self::new(Reason::CircuitOpen, LAYER);
+        match refused.retry_in() {
+            Some(after) => rejected.retry_in(after),
+            None => rejected,
+        }
+    }
+}
+
 // === impl Kind ===
 
 impl Kind {
     pub(crate) fn new(settings: BreakerSettings) -> std::sync::Arc<Self> {
-        std::sync::Arc::new(Self { settings, origin: edge::now() })
+        let slow = settings.slow_call.map_or(u64::MAX, nanos);
+        std::sync::Arc::new(Self { settings, start: edge::now(), slow })
     }
 
-    fn nanos(&self, now: Instant) -> u64 {
-        nanos(now.saturating_duration_since(self.origin))
+    /// None if the call is slow.
+    #[inline]
+    fn now_if_not_slow(&self, ticket: Ticket) -> Option<Moment> {
+        let now = self.moment(edge::now());
+        (ticket.nanos(now) < self.slow).then_some(now)
+    }
+
+    #[inline]
+    fn moment(&self, instant: Instant) -> Moment {
+        Moment::at(nanos(instant.saturating_duration_since(self.start)))
+    }
+
+    fn instant(&self, moment: Moment) -> Instant {
+        self.start + moment.since(Moment::START)
+    }
+
+    /// What it looks at the clock for, while it is closed.
+    fn timed(&self) -> Timed {
+        let starts = self.settings.slow_call.is_some();
+        Timed { starts, ends: starts || matches!(self.settings.window, Window::Time(_)) }
     }
 }
 
@@ -415,8 +500,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let Kind { settings, origin } = &*self.shared.kind;
-        self.shared.gate.open(self.machine.promise(settings, *origin));
+        self.shared.gate.open(self.machine.promise(&self.shared.kind.settings));
     }
 }
 
@@ -444,60 +528,26 @@ impl Admission {
             self.deadline = Deadline::current();
         }
     }
-
-    /// Counts a success past the lock, if it changes nothing else.
-    fn succeed(&mut self) -> bool {
-        let Some(ticket) = &self.ticket else { return true };
-        let Some(epoch) = ticket.counted_in() else { return false };
-        let (shared, settings) = (&self.breaker.shared, self.breaker.settings());
-        let now = match (settings.window, settings.slow_call) {
-            (Window::Count(_), None) => 0,
-            _ => {
-                let now = edge::now();
-                if settings.is_slow(ticket.took(now)) {
-                    return false;
-                }
-                shared.kind.nanos(now)
-            }
-        };
-        let counted = shared.gate.succeed(epoch, now);
-        if counted {
-            self.ticket = None;
-        }
-        counted
-    }
-
-    #[cold]
-    fn end(&mut self, now: Instant, end: End) {
-        if let Some(ticket) = self.ticket.take() {
-            self.breaker.with(|machine, settings| {
-                machine.end(settings, now, edge::unit, ticket, end);
-            });
-        }
-    }
 }
 
+// What is seldom takes all that it needs out of the admission, so that nothing points to that, and one in a
+// future is reported without being put together anew. It must all be inlined for this.
 impl Permit for Admission {
-    fn report(mut self, class: Class) {
-        let throttled = matches!(class, Class::Throttled { .. });
-        let end = match class.health() {
-            _ if throttled && self.breaker.settings().throttled_is_failure => End::Bad,
-            Verdict::Good => End::Good,
-            Verdict::Bad => End::Bad,
-            Verdict::Neutral => End::Neutral,
-        };
-        if end != End::Good || !self.succeed() {
-            self.end(edge::now(), end);
+    #[inline(always)]
+    fn report(self, class: Class) {
+        let mut this = ManuallyDrop::new(self);
+        let Some(breaker) = this.breaker.take() else { return };
+        if class.health() != Verdict::Good || !breaker.succeed(this.ticket) {
+            breaker.end_as(this.ticket, class);
         }
     }
 }
 
 impl Drop for Admission {
+    #[inline]
     fn drop(&mut self) {
-        if self.ticket.is_some() {
-            let now = edge::now();
-            let late = self.deadline.is_some_and(|deadline| deadline.has_passed(now));
-            self.end(now, if late { End::DroppedLate } else { End::Dropped });
+        if let Some(breaker) = self.breaker.take() {
+            breaker.drop_call(self.ticket, self.deadline);
         }
     }
 }
@@ -505,7 +555,7 @@ impl Drop for Admission {
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admission")
-            .field("breaker", &self.breaker.name())
+            .field("breaker", &self.breaker.as_ref().and_then(Breaker::name))
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }
@@ -513,6 +563,8 @@ impl fmt::Debug for Admission {
 
 #[cfg(all(test, not(buttress_loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -559,22 +611,26 @@ mod tests {
             edge::seed(seed);
             let settings = any_settings();
             let breaker = Breaker::new(settings.clone()).unwrap();
-            let mut machine = Machine::new(&settings, edge::now());
+            let mut machine = Machine::new(&settings, breaker.now());
             let mut calls = Vec::new();
             for step in 0..80 {
-                let now = edge::now();
+                let now = breaker.now();
                 match below(12) {
                     0..4 => {
                         past += u32::from(breaker.shared.gate.admits());
                         let refuses = machine.refuses(&settings, now);
-                        assert_eq!(breaker.refuses(), refuses, "seed {seed}, step {step}");
+                        assert_eq!(
+                            breaker.refuses().is_some(),
+                            refuses,
+                            "seed {seed}, step {step}"
+                        );
                         let admission = breaker.admit();
                         let ticket = machine.admit(&settings, now, || 0.5);
                         match (admission, ticket) {
                             (Ok(admission), Ok(ticket)) => calls.push((admission, ticket)),
                             (Err(rejected), Err(refused)) => assert_eq!(
                                 rejected.retry_after(),
-                                refused.retry_in,
+                                refused.retry_in(),
                                 "seed {seed}, step {step}"
                             ),
                             (one, other) => panic!("seed {seed}, step {step}: {one:?}, {other:?}"),
@@ -618,9 +674,10 @@ mod tests {
                         _ => {}
                     },
                 }
+                let since = breaker.sample(breaker.shared.kind.instant(now)).since;
                 assert_eq!(
-                    (breaker.state(), breaker.sample(now).since),
-                    (machine.state(edge::now()), Some(machine.since(now))),
+                    (breaker.state(), since.map(|since| breaker.shared.kind.moment(since))),
+                    (machine.state(breaker.now()), Some(machine.since(now))),
                     "seed {seed}, step {step}"
                 );
             }
@@ -651,7 +708,7 @@ mod tests {
         tokio::time::advance(4000 * MS).await;
         assert!(breaker.admit().is_err());
         let forgets =
-            || breaker.look(|machine, settings| machine.may_be_forgotten(settings, edge::now()));
+            || breaker.look(|machine, settings| machine.may_be_forgotten(settings, breaker.now()));
         tokio::time::advance(49_999 * MS).await;
         assert!(!forgets());
         tokio::time::advance(1001 * MS).await;

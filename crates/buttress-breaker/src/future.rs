@@ -7,7 +7,7 @@ use std::{
 use buttress_core::{BoxError, Class, Observe, Permit, Rejected};
 use pin_project_lite::pin_project;
 
-use crate::Admission;
+use crate::{Admission, machine::Refused};
 
 pin_project! {
     /// The answer of a [`BreakerService`](crate::BreakerService).
@@ -28,31 +28,38 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F> {
+        // The permit is taken out when the answer is there. It has bits to spare that tell all of this apart.
         Called { #[pin] future: F, permit: Option<Admission> },
-        Refused { rejected: Rejected },
+        Refused { refused: Refused },
     }
 }
 
 /// Reports a failure if what runs while it is there panics.
 ///
 /// Told from a drop that only happens while *something else* unwinds: that teaches nothing of the callee.
-pub(crate) struct OnUnwind<'a>(&'a mut Option<Admission>);
-
-/// The call was made.
-pub(crate) const fn called<F, O>(
-    future: F,
-    permit: Option<Admission>,
-    observe: O,
-) -> ResponseFuture<F, O> {
-    ResponseFuture { state: State::Called { future, permit }, observe }
-}
-
-/// The call was not made.
-pub(crate) const fn refused<F, O>(rejected: Rejected, observe: O) -> ResponseFuture<F, O> {
-    ResponseFuture { state: State::Refused { rejected }, observe }
-}
+struct OnUnwind<'a>(&'a mut Option<Admission>);
 
 // === impl ResponseFuture ===
+
+impl<F, O> ResponseFuture<F, O> {
+    /// Makes the call.
+    ///
+    /// What may panic is done before the future is put together, so that it is made where it will be.
+    #[inline]
+    pub(crate) fn called(permit: Admission, observe: O, call: impl FnOnce() -> F) -> Self {
+        let mut permit = Some(permit);
+        let unwinding = OnUnwind::new(&mut permit);
+        let future = call();
+        unwinding.disarm();
+        Self { state: State::Called { future, permit }, observe }
+    }
+
+    /// The call was not made.
+    #[inline]
+    pub(crate) const fn refused(refused: Refused, observe: O) -> Self {
+        Self { state: State::Refused { refused }, observe }
+    }
+}
 
 impl<F, O, Res, E> Future for ResponseFuture<F, O>
 where
@@ -62,6 +69,7 @@ where
 {
     type Output = Result<O::Response<Admission>, BoxError>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         match this.state.project() {
@@ -69,18 +77,44 @@ where
                 let unwinding = OnUnwind::new(permit);
                 let polled = future.poll(cx);
                 unwinding.disarm();
-                let Poll::Ready(result) = polled else {
-                    if let Some(permit) = permit {
-                        permit.look_for_deadline();
+                match polled {
+                    Poll::Ready(Ok(response)) => {
+                        Poll::Ready(this.observe.observe(Ok(response), taken(permit)))
                     }
-                    return Poll::Pending;
-                };
-                let permit = permit.take().expect("polled after it was ready");
-                Poll::Ready(this.observe.observe(result.map_err(Into::into), permit))
+                    Poll::Ready(Err(error)) => {
+                        Poll::Ready(failed(this.observe, error.into(), permit))
+                    }
+                    Poll::Pending => {
+                        if let Some(permit) = permit {
+                            permit.look_for_deadline();
+                        }
+                        Poll::Pending
+                    }
+                }
             }
-            StateProj::Refused { rejected } => Poll::Ready(Err(Box::new(*rejected))),
+            StateProj::Refused { refused } => Poll::Ready(Err(refused_as_error(*refused))),
         }
     }
+}
+
+#[inline]
+fn taken(permit: &mut Option<Admission>) -> Admission {
+    permit.take().expect("polled after it was ready")
+}
+
+/// Apart, as to ask an error what it is may panic: without it the permit of an answer stays in registers.
+#[inline(never)]
+fn failed<Res, O: Observe<Res>>(
+    observe: &O,
+    error: BoxError,
+    permit: &mut Option<Admission>,
+) -> Result<O::Response<Admission>, BoxError> {
+    observe.observe(Err(error), taken(permit))
+}
+
+#[inline(never)]
+fn refused_as_error(refused: Refused) -> BoxError {
+    Box::new(Rejected::from(refused))
 }
 
 // By hand: what `async` blocks and closures make is not `Debug`.
@@ -89,7 +123,7 @@ impl<F, O> fmt::Debug for ResponseFuture<F, O> {
         let mut response = f.debug_struct("ResponseFuture");
         match &self.state {
             State::Called { permit, .. } => response.field("permit", permit),
-            State::Refused { rejected } => response.field("rejected", rejected),
+            State::Refused { refused } => response.field("rejected", &Rejected::from(*refused)),
         };
         response.finish_non_exhaustive()
     }
@@ -98,17 +132,20 @@ impl<F, O> fmt::Debug for ResponseFuture<F, O> {
 // === impl OnUnwind ===
 
 impl<'a> OnUnwind<'a> {
-    pub(crate) const fn new(permit: &'a mut Option<Admission>) -> Self {
+    #[inline]
+    const fn new(permit: &'a mut Option<Admission>) -> Self {
         Self(permit)
     }
 
     /// Nothing panicked.
-    pub(crate) fn disarm(self) {
+    #[inline]
+    fn disarm(self) {
         std::mem::forget(self);
     }
 }
 
 impl Drop for OnUnwind<'_> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(permit) = self.0.take() {
             permit.report(Class::Fatal);

@@ -31,6 +31,7 @@ mod gate;
 mod keyed;
 mod layer;
 mod machine;
+mod moment;
 mod select;
 mod service;
 mod settings;

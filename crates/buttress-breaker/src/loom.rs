@@ -4,40 +4,39 @@
 
 use std::time::Duration;
 
-use buttress_core::edge;
 use loom::thread;
-use tokio::time::Instant;
 
 use crate::{
     Breaker, BreakerSettings, State, Window,
     machine::{End, Ticket},
+    moment::Moment,
 };
 
 /// Opens at the first failure, and is closed by so many probes.
-fn breaker(probes: u32) -> (Breaker, Instant) {
+fn breaker(probes: u32) -> (Breaker, Moment) {
     let settings = BreakerSettings::default()
         .window(Window::calls(1))
         .min_calls(1)
         .consecutive(1)
         .open_jitter(0.0)
         .probes(probes);
-    (Breaker::new(settings).unwrap(), edge::now())
+    (Breaker::new(settings).unwrap(), Moment::START)
 }
 
-fn admit(breaker: &Breaker, now: Instant) -> Option<Ticket> {
+fn admit(breaker: &Breaker, now: Moment) -> Option<Ticket> {
     breaker.with(|machine, settings| machine.admit(settings, now, || 0.5)).ok()
 }
 
-fn end(breaker: &Breaker, now: Instant, ticket: Ticket, end: End) {
+fn end(breaker: &Breaker, now: Moment, ticket: Ticket, end: End) {
     breaker.with(|machine, settings| machine.end(settings, now, || 0.5, ticket, end));
 }
 
-fn state(breaker: &Breaker, now: Instant) -> State {
+fn state(breaker: &Breaker, now: Moment) -> State {
     breaker.look(|machine, _| machine.state(now))
 }
 
 /// The breaker is open, and this is when its open time is over.
-fn opened(probes: u32) -> (Breaker, Instant) {
+fn opened(probes: u32) -> (Breaker, Moment) {
     let (breaker, start) = breaker(probes);
     let ticket = admit(&breaker, start).unwrap();
     end(&breaker, start, ticket, End::Bad);
@@ -165,29 +164,28 @@ fn a_probe_that_ends_well_while_its_lease_does_closes_it_either_way() {
 }
 
 /// Lets a call through as handles do: past the lock, if that was promised.
-fn enter(breaker: &Breaker, now: Instant) -> Option<Ticket> {
+fn enter(breaker: &Breaker, now: Moment) -> Option<Ticket> {
     match breaker.gate().admit() {
-        Some(epoch) => Some(Ticket::counted(epoch, None)),
+        Some(admitted) => Some(Ticket::counted(admitted.epoch, Moment::NEVER)),
         None => admit(breaker, now),
     }
 }
 
 /// Ends it well, as handles do.
-fn succeed(breaker: &Breaker, now: Instant, ticket: Ticket) {
-    let past = ticket.counted_in().is_some_and(|epoch| breaker.gate().succeed(epoch, 0));
-    if !past {
+fn succeed(breaker: &Breaker, now: Moment, ticket: Ticket) {
+    if !breaker.gate().succeed(ticket.epoch(), || Some(now)) {
         end(breaker, now, ticket, End::Good);
     }
 }
 
 /// One call has succeeded, so that the next ones need no lock.
-fn with_a_gate_that_is_open() -> (Breaker, Instant) {
+fn with_a_gate_that_is_open() -> (Breaker, Moment) {
     let settings = BreakerSettings::default()
         .window(Window::calls(4))
         .min_calls(1)
         .consecutive(1)
         .open_jitter(0.0);
-    let (breaker, now) = (Breaker::new(settings).unwrap(), edge::now());
+    let (breaker, now) = (Breaker::new(settings).unwrap(), Moment::START);
     let first = enter(&breaker, now).unwrap();
     succeed(&breaker, now, first);
     (breaker, now)
@@ -203,7 +201,7 @@ fn past_the_lock_no_answer_from_before_counts_after() {
             thread::spawn(move || {
                 let ticket = enter(&breaker, now)?;
                 succeed(&breaker, now, ticket);
-                ticket.counted_in()
+                Some(ticket.epoch())
             })
         };
         end(&breaker, now, bad, End::Bad);
@@ -244,10 +242,10 @@ fn past_the_lock_every_refusal_is_counted_and_none_comes_after_the_reset() {
         let (breaker, now) = opened(1);
         let asking = {
             let breaker = breaker.clone();
-            thread::spawn(move || breaker.gate().refuse(0).is_some())
+            thread::spawn(move || breaker.gate().refuse(now).is_some())
         };
         breaker.with(|machine, _| machine.reset(now));
-        assert!(breaker.gate().refuse(0).is_none());
+        assert!(breaker.gate().refuse(now).is_none());
         let refused = asking.join().unwrap();
         let stats = breaker.look(|machine, _| machine.stats(now));
         assert_eq!((stats.rejected, stats.started), (u64::from(refused), 1));

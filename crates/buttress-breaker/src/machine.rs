@@ -13,6 +13,8 @@
 //!
 //! Each arrow begins a new **epoch**. A call carries the epoch in which it was let through, and where
 //! that is over when it ends, its answer is to a question that nobody asks any more: it decides nothing.
+//! Probes count as epochs of their own, in the same sequence, so that one number tells of each call what it
+//! was let through for.
 //!
 //! A probe holds its place on a **lease**. When that is over the place is free, but a good answer is good
 //! still: if the epoch is the same, it counts as if it had been in time. Where so many were given up that
@@ -21,13 +23,12 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::{
     gate::{Counted, Promise},
+    moment::Moment,
     settings::BreakerSettings,
     stats::{State, Stats},
-    window::{Mark, Ring, nanos},
+    window::{Mark, Ring},
 };
 
 /// For how many of the longest open times a breaker that is not closed must be left alone before it may
@@ -42,8 +43,9 @@ pub(crate) struct Machine {
     /// Nobody but a hand changes the phase.
     forced: bool,
     shadow: bool,
+    /// The newest, be it that of a state or of a probe.
     epoch: u64,
-    since: Instant,
+    since: Moment,
     ring: Ring,
     /// Failures in a row.
     run: u32,
@@ -65,7 +67,7 @@ struct Outage {
     /// The open time, before jitter. It doubles from trip to trip.
     open_time: Duration,
     /// When somebody last asked to be let through.
-    asked: Instant,
+    asked: Moment,
     /// How long the longest good answer of a probe took that came after its epoch. No lease is shorter: who
     /// was given up too soon once must not be given up too soon each time.
     late: Duration,
@@ -74,18 +76,18 @@ struct Outage {
 #[derive(Debug)]
 enum Phase {
     Closed,
-    /// Until an instant, or for ever.
-    Open(Option<Instant>),
+    /// Until then.
+    Open(Moment),
     /// Apart, so that the many breakers that are closed do not keep room for it.
     HalfOpen(Box<Probing>),
 }
 
 /// The probes of one half-open phase.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Probing {
+    /// The epoch of the phase. Those of its probes are greater.
+    epoch: u64,
     in_flight: Vec<Probe>,
-    /// The number of the next probe. None is given twice, so that who comes late is known.
-    next: u32,
     successes: u32,
     slow: u32,
     /// Those whose lease was over, and which have not answered well since.
@@ -94,34 +96,27 @@ struct Probing {
 
 #[derive(Debug)]
 struct Probe {
-    number: u32,
-    /// When it may be replaced, or never.
-    until: Option<Instant>,
+    epoch: u64,
+    /// When it may be replaced.
+    until: Moment,
 }
 
 /// What a call carries from its admission to its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     epoch: u64,
-    kind: Kind,
-    /// Where it matters how long it takes.
-    started: Option<Instant>,
+    /// Never, where it does not matter how long it takes.
+    started: Moment,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// One of many, while closed.
-    Counted,
-    /// The probe of that number.
-    Probe(u32),
-    /// A shadow would have refused it, and so learns nothing from it.
-    Unseen,
-}
+/// Of a call that a shadow would have refused, and learns nothing from.
+const UNSEEN: u64 = u64::MAX;
 
 /// A call was refused. It may come again after a while, where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    pub(crate) retry_in: Option<Duration>,
+    /// As nanoseconds, in half of the room: [`u64::MAX`] if it is not known.
+    retry_in: u64,
 }
 
 /// How a call ended.
@@ -176,7 +171,7 @@ pub(crate) enum Why {
 // === impl Machine ===
 
 impl Machine {
-    pub(crate) fn new(settings: &BreakerSettings, now: Instant) -> Self {
+    pub(crate) fn new(settings: &BreakerSettings, now: Moment) -> Self {
         Self {
             phase: Phase::Closed,
             forced: false,
@@ -195,14 +190,14 @@ impl Machine {
     pub(crate) fn admit(
         &mut self,
         settings: &BreakerSettings,
-        now: Instant,
+        now: Moment,
         unit: impl Fn() -> f64,
     ) -> Result<Ticket, Refused> {
-        let kind = match self.ask(settings, now, unit) {
-            Ok(kind) => kind,
+        let epoch = match self.ask(settings, now, unit) {
+            Ok(epoch) => epoch,
             Err(_) if self.shadow => {
                 self.stats.shadowed += 1;
-                Kind::Unseen
+                UNSEEN
             }
             Err(refused) => {
                 self.stats.rejected += 1;
@@ -210,28 +205,27 @@ impl Machine {
             }
         };
         self.stats.started += 1;
-        Ok(Ticket { epoch: self.epoch, kind, started: Some(now) })
+        Ok(Ticket { epoch, started: now })
     }
 
     fn ask(
         &mut self,
         settings: &BreakerSettings,
-        now: Instant,
+        now: Moment,
         unit: impl Fn() -> f64,
-    ) -> Result<Kind, Refused> {
+    ) -> Result<u64, Refused> {
         if let Some(outage) = &mut self.outage {
             outage.asked = outage.asked.max(now);
         }
         loop {
             match &mut self.phase {
-                Phase::Closed => return Ok(Kind::Counted),
+                Phase::Closed => return Ok(self.epoch),
                 // ## Open => (Open | HalfOpen)
-                Phase::Open(until) => match *until {
-                    Some(until) if until <= now => {
-                        self.turn(now, Phase::HalfOpen(Box::default()), Why::OpenTimeOver);
-                    }
-                    until => return Err(Refused { retry_in: until.map(|until| until - now) }),
-                },
+                Phase::Open(until) if *until <= now => {
+                    let probing = Probing::new(self.next_epoch());
+                    self.turn(now, Phase::HalfOpen(Box::new(probing)), Why::OpenTimeOver);
+                }
+                Phase::Open(until) => return Err(Refused::new(*until, now)),
                 // ## HalfOpen => (HalfOpen | Open)
                 Phase::HalfOpen(probing) => {
                     let (expired, last) = probing.expire(now);
@@ -242,38 +236,34 @@ impl Machine {
                         continue;
                     }
                     if !probing.has_room(settings) {
-                        return Err(Refused { retry_in: None });
+                        return Err(Refused::UNTIL_NOBODY_KNOWS);
                     }
                     let late = self.outage.as_ref().map_or(Duration::ZERO, |outage| outage.late);
                     // One answer that took an hour must not keep all probes back for the next.
                     let late = late.min(settings.open_max.saturating_mul(QUIET));
                     let lease = settings.lease().max(late);
-                    return Ok(Kind::Probe(probing.start(now.checked_add(lease))));
+                    self.epoch += 1;
+                    probing.in_flight.push(Probe { epoch: self.epoch, until: now.after(lease) });
+                    return Ok(self.epoch);
                 }
             }
         }
     }
 
     /// Refuses a call without asking.
-    pub(crate) fn refuse(&mut self, now: Instant) -> Refused {
+    pub(crate) fn refuse(&mut self, now: Moment) -> Refused {
         self.stats.rejected += 1;
-        let retry_in = match self.phase {
-            Phase::Open(until) => until.map(|until| until.saturating_duration_since(now)),
-            Phase::Closed | Phase::HalfOpen(_) => None,
-        };
-        Refused { retry_in }
-    }
-
-    /// Whether every call is let through, whatever the time.
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.phase, Phase::Closed)
+        match self.phase {
+            Phase::Open(until) => Refused::new(until, now),
+            Phase::Closed | Phase::HalfOpen(_) => Refused::UNTIL_NOBODY_KNOWS,
+        }
     }
 
     /// Whether a call that asks at `now` would be refused.
-    pub(crate) fn refuses(&self, settings: &BreakerSettings, now: Instant) -> bool {
+    pub(crate) fn refuses(&self, settings: &BreakerSettings, now: Moment) -> bool {
         let refuses = match &self.phase {
             Phase::Closed => false,
-            Phase::Open(until) => until.is_none_or(|until| now < until),
+            Phase::Open(until) => now < *until,
             Phase::HalfOpen(probing) => !probing.would_have_room(settings, now),
         };
         refuses && !self.shadow
@@ -283,7 +273,7 @@ impl Machine {
     pub(crate) fn end(
         &mut self,
         settings: &BreakerSettings,
-        now: Instant,
+        now: Moment,
         unit: impl Fn() -> f64,
         ticket: Ticket,
         end: End,
@@ -304,14 +294,15 @@ impl Machine {
 
     /// Whether it does not come too late to say that.
     fn hears(&self, ticket: Ticket, said: Outcome) -> bool {
-        match (&self.phase, ticket.kind) {
-            (_, Kind::Unseen) => true,
-            _ if ticket.epoch != self.epoch => false,
+        match &self.phase {
+            _ if ticket.epoch == UNSEEN => true,
+            Phase::Closed => ticket.epoch == self.epoch,
+            Phase::Open(_) => false,
             // Given up, it has given way: nothing but that the callee is well is still news.
-            (Phase::HalfOpen(probing), Kind::Probe(number)) => {
-                said == Outcome::Success || probing.has(number)
+            Phase::HalfOpen(probing) => {
+                let is_of_these = probing.epoch < ticket.epoch;
+                is_of_these && (said == Outcome::Success || probing.has(ticket.epoch))
             }
-            _ => true,
         }
     }
 
@@ -342,24 +333,22 @@ impl Machine {
     fn learn(
         &mut self,
         settings: &BreakerSettings,
-        now: Instant,
+        now: Moment,
         ticket: Ticket,
         outcome: Outcome,
     ) -> Option<Why> {
-        if outcome == Outcome::Stale || self.forced {
+        if outcome == Outcome::Stale || ticket.epoch == UNSEEN || self.forced {
             return None;
         }
-        match (&mut self.phase, ticket.kind) {
-            (Phase::Closed, Kind::Counted) => self.judge(settings, now, outcome),
-            (Phase::HalfOpen(probing), Kind::Probe(number)) => {
-                probing.end(settings, number, outcome)
-            }
-            _ => None,
+        match &mut self.phase {
+            Phase::Closed => self.judge(settings, now, outcome),
+            Phase::HalfOpen(probing) => probing.end(settings, ticket.epoch, outcome),
+            Phase::Open(_) => None,
         }
     }
 
     /// Looks at the window again, with one more outcome in it.
-    fn judge(&mut self, settings: &BreakerSettings, now: Instant, outcome: Outcome) -> Option<Why> {
+    fn judge(&mut self, settings: &BreakerSettings, now: Moment, outcome: Outcome) -> Option<Why> {
         let mark = match outcome {
             Outcome::Success => Mark::Good,
             Outcome::Slow | Outcome::Abandoned => Mark::Slow,
@@ -372,20 +361,20 @@ impl Machine {
             // An answer, though late, ends the run.
             _ => 0,
         };
-        self.verdict(settings)
+        self.verdict(settings, self.stats.window.calls)
     }
 
-    /// Why it is time to open, if it is.
-    fn verdict(&self, settings: &BreakerSettings) -> Option<Why> {
+    /// Why it is time to open, if it is, or would be with so many calls in the window.
+    fn verdict(&self, settings: &BreakerSettings, calls: u32) -> Option<Why> {
         if settings.consecutive.is_some_and(|most| most <= self.run) {
             return Some(Why::Consecutive);
         }
         let tally = self.stats.window;
-        if tally.calls < settings.min_calls {
+        if calls < settings.min_calls {
             None
-        } else if share(tally.failures, tally.calls) >= settings.failure_rate {
+        } else if share(tally.failures, calls) >= settings.failure_rate {
             Some(Why::FailureRate)
-        } else if share(tally.slow, tally.calls) >= settings.slow_rate {
+        } else if share(tally.slow, calls) >= settings.slow_rate {
             Some(Why::SlowRate)
         } else {
             None
@@ -393,8 +382,8 @@ impl Machine {
     }
 
     /// Opens, as of an instant that may lie in the past.
-    fn trip(&mut self, settings: &BreakerSettings, at: Instant, unit: f64, why: Why) {
-        let epoch = self.epoch + 1;
+    fn trip(&mut self, settings: &BreakerSettings, at: Moment, unit: f64, why: Why) {
+        let epoch = self.next_epoch();
         let outage = self.outage.get_or_insert_with(|| {
             let (open_time, late) = (settings.open, Duration::ZERO);
             Box::new(Outage { epoch, open_time, asked: at, late })
@@ -402,11 +391,11 @@ impl Machine {
         if let Phase::HalfOpen(_) = self.phase {
             outage.open_time = outage.open_time.saturating_mul(2).min(settings.open_max);
         }
-        let until = at.checked_add(jittered(outage.open_time, settings, unit));
+        let until = at.after(jittered(outage.open_time, settings, unit));
         self.turn(at, Phase::Open(until), why);
     }
 
-    fn close(&mut self, at: Instant, why: Why) {
+    fn close(&mut self, at: Moment, why: Why) {
         self.ring.clear(&mut self.stats.window);
         self.run = 0;
         self.outage = None;
@@ -414,10 +403,10 @@ impl Machine {
     }
 
     /// Begins a new epoch.
-    fn turn(&mut self, at: Instant, phase: Phase, why: Why) {
+    fn turn(&mut self, at: Moment, phase: Phase, why: Why) {
         let from = self.phase.state();
         self.phase = phase;
-        self.epoch += 1;
+        self.epoch = self.next_epoch();
         let to = self.phase.state();
         if from != to {
             self.since = at;
@@ -433,29 +422,33 @@ impl Machine {
         news.0.push(Transition { epoch, from, to, why, shadow });
     }
 
+    fn next_epoch(&self) -> u64 {
+        self.epoch + 1
+    }
+
     // === past the lock ===
 
-    /// What it would answer whoever comes next, and what it would do. Time counts from `origin`.
-    pub(crate) fn promise(&self, settings: &BreakerSettings, origin: Instant) -> Promise {
-        let closed = self.is_closed();
-        // More successes make no share larger. But fewer calls than the minimum are not looked at yet, and one
-        // more might change that; so it might where calls have left the window since. (Forced, it looks at
-        // none.)
-        let counts = closed
-            && self.stats.window.calls >= settings.min_calls
-            && self.verdict(settings).is_none();
+    /// What it would answer whoever comes next, and what it would do.
+    pub(crate) fn promise(&self, settings: &BreakerSettings) -> Promise {
+        // More successes make no share larger. But the one with which there are enough has it looked at for the
+        // first time; and so has any, where calls have left the window since. Forced, it looks at none.
+        let enough = self.stats.window.calls.max(settings.min_calls);
+        let counts_until = match self.phase {
+            Phase::Closed if self.forced => Some(Moment::NEVER),
+            Phase::Closed if self.verdict(settings, enough).is_none() => {
+                Some(self.ring.newest_ends())
+            }
+            _ => None,
+        };
         let until = match self.phase {
             Phase::Open(until) if !self.shadow => Some(until),
             _ => None,
         };
-        let since_origin = |until: Option<Instant>| {
-            until.map_or(u64::MAX, |until| nanos(until.saturating_duration_since(origin)))
-        };
         Promise {
-            admits: closed,
+            admits: matches!(self.phase, Phase::Closed),
             epoch: self.epoch,
-            refuses_until: until.map(since_origin),
-            counts_until: counts.then(|| self.ring.newest_ends(origin)),
+            refuses_until: until,
+            counts_until,
         }
     }
 
@@ -464,16 +457,18 @@ impl Machine {
         let Counted { started, refused, good } = counted;
         self.stats.started += u64::from(started);
         self.stats.rejected += u64::from(refused);
-        if let (Phase::Open(Some(until)), Some(outage), 1..) =
-            (&self.phase, &mut self.outage, refused)
+        if let (Phase::Open(until), Some(outage), 1..) = (&self.phase, &mut self.outage, refused)
+            && let Some(until) = until.if_ever()
         {
             // Nobody wrote down when: no later than then.
-            outage.asked = outage.asked.max(*until);
+            outage.asked = outage.asked.max(until);
         }
         if good > 0 {
             self.stats.success += u64::from(good);
-            self.ring.record_good(good, &mut self.stats.window);
-            self.run = 0;
+            if !self.forced {
+                self.ring.record_good(good, &mut self.stats.window);
+                self.run = 0;
+            }
         }
     }
 
@@ -484,17 +479,17 @@ impl Machine {
 
     // === by hand ===
 
-    pub(crate) fn force_open(&mut self, now: Instant) {
+    pub(crate) fn force_open(&mut self, now: Moment) {
         self.forced = true;
-        self.turn(now, Phase::Open(None), Why::Forced);
+        self.turn(now, Phase::Open(Moment::NEVER), Why::Forced);
     }
 
-    pub(crate) fn force_closed(&mut self, now: Instant) {
+    pub(crate) fn force_closed(&mut self, now: Moment) {
         self.forced = true;
         self.close(now, Why::Forced);
     }
 
-    pub(crate) fn reset(&mut self, now: Instant) {
+    pub(crate) fn reset(&mut self, now: Moment) {
         self.forced = false;
         self.close(now, Why::Reset);
     }
@@ -507,17 +502,17 @@ impl Machine {
 
     /// The state at `now`: it is half-open from the instant on that the open time is over, although
     /// nothing happens until somebody asks.
-    pub(crate) fn state(&self, now: Instant) -> State {
+    pub(crate) fn state(&self, now: Moment) -> State {
         match self.phase {
-            Phase::Open(Some(until)) if until <= now => State::HalfOpen,
+            Phase::Open(until) if until <= now => State::HalfOpen,
             _ => self.phase.state(),
         }
     }
 
     /// Since when it is in that state.
-    pub(crate) fn since(&self, now: Instant) -> Instant {
+    pub(crate) fn since(&self, now: Moment) -> Moment {
         match self.phase {
-            Phase::Open(Some(until)) if until <= now => until,
+            Phase::Open(until) if until <= now => until,
             _ => self.since,
         }
     }
@@ -527,7 +522,7 @@ impl Machine {
         (self.epoch, self.phase.state())
     }
 
-    pub(crate) fn stats(&mut self, now: Instant) -> Stats {
+    pub(crate) fn stats(&mut self, now: Moment) -> Stats {
         self.ring.slide(now, &mut self.stats.window);
         self.stats
     }
@@ -544,19 +539,19 @@ impl Machine {
     ///
     /// One that is not closed matters until it has been left alone for so long that what it knows is
     /// old: else whoever makes many breakers open fills a bounded map for ever.
-    pub(crate) fn may_be_forgotten(&self, settings: &BreakerSettings, now: Instant) -> bool {
+    pub(crate) fn may_be_forgotten(&self, settings: &BreakerSettings, now: Moment) -> bool {
         if self.forced || self.stats.in_flight() > 0 {
             return false;
         }
         let left_alone = || {
             self.outage.as_ref().is_none_or(|outage| {
-                let alone = now.saturating_duration_since(outage.asked);
+                let alone = now.since(outage.asked);
                 alone >= settings.open_max.saturating_mul(QUIET)
             })
         };
         match self.phase {
             Phase::Closed => true,
-            Phase::Open(until) => until.is_some_and(|until| until <= now) && left_alone(),
+            Phase::Open(until) => until <= now && left_alone(),
             Phase::HalfOpen(_) => left_alone(),
         }
     }
@@ -566,18 +561,44 @@ impl Machine {
 
 impl Ticket {
     /// For a call that is let through while it is closed.
-    pub(crate) const fn counted(epoch: u64, started: Option<Instant>) -> Self {
-        Self { epoch, kind: Kind::Counted, started }
+    #[inline]
+    pub(crate) const fn counted(epoch: u64, started: Moment) -> Self {
+        Self { epoch, started }
     }
 
-    /// The epoch, if it is of a call that was let through while it was closed, and not of a probe.
-    pub(crate) fn counted_in(&self) -> Option<u64> {
-        (self.kind == Kind::Counted).then_some(self.epoch)
+    #[inline]
+    pub(crate) const fn epoch(self) -> u64 {
+        self.epoch
     }
 
     /// How long the call took.
-    pub(crate) fn took(&self, now: Instant) -> Duration {
-        self.started.map_or(Duration::ZERO, |started| now.saturating_duration_since(started))
+    fn took(self, now: Moment) -> Duration {
+        now.since(self.started)
+    }
+
+    /// The same in nanoseconds.
+    #[inline]
+    pub(crate) const fn nanos(self, now: Moment) -> u64 {
+        now.nanos().saturating_sub(self.started.nanos())
+    }
+}
+
+// === impl Refused ===
+
+impl Refused {
+    const UNTIL_NOBODY_KNOWS: Self = Self { retry_in: u64::MAX };
+
+    #[inline]
+    pub(crate) fn new(until: Moment, now: Moment) -> Self {
+        match until {
+            Moment::NEVER => Self::UNTIL_NOBODY_KNOWS,
+            until => Self { retry_in: until.nanos().saturating_sub(now.nanos()) },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn retry_in(self) -> Option<Duration> {
+        (self != Self::UNTIL_NOBODY_KNOWS).then(|| Duration::from_nanos(self.retry_in))
     }
 }
 
@@ -615,13 +636,17 @@ impl Phase {
 // === impl Probing ===
 
 impl Probing {
+    fn new(epoch: u64) -> Self {
+        Self { epoch, in_flight: Vec::new(), successes: 0, slow: 0, given_up: 0 }
+    }
+
     /// Gives up the probes whose lease is over. Says how many, and when the last of their leases ended.
-    fn expire(&mut self, now: Instant) -> (u32, Option<Instant>) {
+    fn expire(&mut self, now: Moment) -> (u32, Option<Moment>) {
         let (before, mut last) = (self.in_flight.len(), None);
         self.in_flight.retain(|probe| {
             let over = probe.is_over(now);
             if over {
-                last = last.max(probe.until);
+                last = last.max(Some(probe.until));
             }
             !over
         });
@@ -636,25 +661,18 @@ impl Probing {
     }
 
     /// The same, after those whose lease is over were given up.
-    fn would_have_room(&self, settings: &BreakerSettings, now: Instant) -> bool {
+    fn would_have_room(&self, settings: &BreakerSettings, now: Moment) -> bool {
         self.has_room(settings) || self.in_flight.iter().any(|probe| probe.is_over(now))
     }
 
-    fn start(&mut self, until: Option<Instant>) -> u32 {
-        let number = self.next;
-        self.next = self.next.wrapping_add(1);
-        self.in_flight.push(Probe { number, until });
-        number
-    }
-
     /// Whether it holds a place.
-    fn has(&self, number: u32) -> bool {
-        self.in_flight.iter().any(|probe| probe.number == number)
+    fn has(&self, epoch: u64) -> bool {
+        self.in_flight.iter().any(|probe| probe.epoch == epoch)
     }
 
     /// Learns how one ended that holds a place, or that was given up and is well.
-    fn end(&mut self, settings: &BreakerSettings, number: u32, outcome: Outcome) -> Option<Why> {
-        match self.in_flight.iter().position(|probe| probe.number == number) {
+    fn end(&mut self, settings: &BreakerSettings, epoch: u64, outcome: Outcome) -> Option<Why> {
+        match self.in_flight.iter().position(|probe| probe.epoch == epoch) {
             Some(place) => drop(self.in_flight.swap_remove(place)),
             None => self.given_up = self.given_up.saturating_sub(1),
         }
@@ -678,8 +696,8 @@ impl Probing {
 }
 
 impl Probe {
-    fn is_over(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| until <= now)
+    fn is_over(&self, now: Moment) -> bool {
+        self.until <= now
     }
 }
 

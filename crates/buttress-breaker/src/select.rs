@@ -13,13 +13,13 @@ pub trait Select<Req: ?Sized> {
     /// The request's breaker.
     fn select(&self, request: &Req) -> Breaker;
 
-    /// Whether every request would be refused now, whatever it is.
+    /// The breaker that every request asks, if they all ask the same.
     ///
-    /// If so, the service says that it is ready without asking the one beneath, and refuses the call that
-    /// follows: else callers would pile up before a callee that they are to spare. Where it depends on the
-    /// request, nobody knows before there is one.
-    fn refuses_all(&self) -> bool {
-        false
+    /// While that one refuses, the service says that it is ready without asking the one beneath, and refuses
+    /// the call that follows: else callers would pile up before a callee that they are to spare. Where it
+    /// depends on the request, nobody knows before there is one.
+    fn only(&self) -> Option<&Breaker> {
+        None
     }
 }
 
@@ -28,7 +28,8 @@ impl<Req: ?Sized> Select<Req> for Breaker {
         self.clone()
     }
 
-    fn refuses_all(&self) -> bool {
-        self.refuses()
+    #[inline]
+    fn only(&self) -> Option<&Breaker> {
+        Some(self)
     }
 }

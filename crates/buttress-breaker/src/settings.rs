@@ -10,7 +10,7 @@ pub(crate) const TIMES: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_secs(24 * 60 * 60));
 /// More calls than this in one window are no minimum, but a breaker that never opens.
 const MAX_MINIMUM: u32 = 1_000_000;
-/// More probes than this at a time are no probes. Each takes 32 bytes while the breaker is half-open.
+/// More probes than this at a time are no probes. Each takes 16 bytes while the breaker is half-open.
 const MAX_PROBES: u32 = 1_000;
 
 /// Which calls are looked at when it is decided whether a callee is ill.

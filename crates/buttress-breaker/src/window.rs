@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::{Tally, settings::Window};
+use crate::{
+    Tally,
+    moment::{Moment, nanos},
+    settings::Window,
+};
 
 /// In how many slots a time window is counted. Ten keep the error at a tenth of the window, and the
 /// whole in two cache lines.
@@ -42,18 +44,16 @@ pub(crate) struct Last {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: [Tally; SLOTS],
-    /// Where the first slot begins.
-    origin: Instant,
     /// A slot's width in nanoseconds.
     width: u64,
-    /// The number of the newest slot, counted from the origin.
+    /// The number of the newest slot. The first begins at the start of time.
     newest: u64,
 }
 
 // === impl Ring ===
 
 impl Ring {
-    pub(crate) fn new(window: Window, now: Instant) -> Self {
+    pub(crate) fn new(window: Window, now: Moment) -> Self {
         match window {
             Window::Count(calls) => Self::Last(Last::new(calls)),
             Window::Time(time) => Self::Slots(Slots::new(time, now)),
@@ -61,7 +61,7 @@ impl Ring {
     }
 
     /// Records a call that ended at `now`.
-    pub(crate) fn record(&mut self, now: Instant, mark: Mark, tally: &mut Tally) {
+    pub(crate) fn record(&mut self, now: Moment, mark: Mark, tally: &mut Tally) {
         match self {
             Self::Last(last) => last.record(mark, tally),
             Self::Slots(slots) => slots.record(now, mark, tally),
@@ -71,24 +71,21 @@ impl Ring {
     /// Records so many good calls, of before the newest slot ends.
     pub(crate) fn record_good(&mut self, calls: u32, tally: &mut Tally) {
         match self {
-            Self::Last(last) => (0..calls).for_each(|_| last.record(Mark::Good, tally)),
+            Self::Last(last) => last.record_good(calls, tally),
             Self::Slots(slots) => slots.add(Tally { calls, ..Tally::default() }, tally),
         }
     }
 
-    /// When the newest slot ends, in nanoseconds since `origin`. Never where there are none.
-    pub(crate) fn newest_ends(&self, origin: Instant) -> u64 {
+    /// When the newest slot ends. Never where there are none.
+    pub(crate) fn newest_ends(&self) -> Moment {
         match self {
-            Self::Last(_) => u64::MAX,
-            Self::Slots(slots) => {
-                let before = nanos(slots.origin.saturating_duration_since(origin));
-                before.saturating_add((slots.newest + 1).saturating_mul(slots.width))
-            }
+            Self::Last(_) => Moment::NEVER,
+            Self::Slots(slots) => Moment::at((slots.newest + 1).saturating_mul(slots.width)),
         }
     }
 
     /// Forgets what is too old at `now`.
-    pub(crate) fn slide(&mut self, now: Instant, tally: &mut Tally) {
+    pub(crate) fn slide(&mut self, now: Moment, tally: &mut Tally) {
         match self {
             Self::Last(_) => {}
             Self::Slots(slots) => slots.slide(now, tally),
@@ -123,17 +120,37 @@ impl Last {
         tally.add(Tally::of(mark));
         self.next = (self.next + 1) % self.capacity;
     }
+
+    /// The same as so many times a good one, but a word at a time.
+    fn record_good(&mut self, calls: u32, tally: &mut Tally) {
+        // Where all are good, further ones change nothing.
+        let mut calls = calls.min(self.capacity);
+        while calls > 0 {
+            let (word, place) =
+                (&mut self.marks[(self.next / PER_WORD) as usize], self.next % PER_WORD);
+            let some = calls.min(PER_WORD - place).min(self.capacity - self.next);
+            let mask = u64::MAX >> (64 - 2 * some) << (2 * place);
+            // It is full, or else all of these places are free: they are filled from the first to the last.
+            if tally.calls == self.capacity {
+                tally.remove(Tally::of_word(*word & mask, some));
+            }
+            *word &= !mask;
+            tally.add(Tally { calls: some, ..Tally::default() });
+            self.next = (self.next + some) % self.capacity;
+            calls -= some;
+        }
+    }
 }
 
 // === impl Slots ===
 
 impl Slots {
-    fn new(time: Duration, now: Instant) -> Self {
+    fn new(time: Duration, now: Moment) -> Self {
         let width = nanos(time) / SLOTS as u64;
-        Self { slots: Default::default(), origin: now, width, newest: 0 }
+        Self { slots: Default::default(), width, newest: now.nanos() / width }
     }
 
-    fn record(&mut self, now: Instant, mark: Mark, tally: &mut Tally) {
+    fn record(&mut self, now: Moment, mark: Mark, tally: &mut Tally) {
         self.slide(now, tally);
         self.add(Tally::of(mark), tally);
     }
@@ -145,8 +162,8 @@ impl Slots {
     }
 
     /// A clock that went back changes nothing: the newest slot stays the newest.
-    fn slide(&mut self, now: Instant, tally: &mut Tally) {
-        let current = nanos(now.saturating_duration_since(self.origin)) / self.width;
+    fn slide(&mut self, now: Moment, tally: &mut Tally) {
+        let current = now.nanos() / self.width;
         let passed = current.saturating_sub(self.newest);
         for newer in 1..=passed.min(SLOTS as u64) {
             let slot = ((self.newest + newer) % SLOTS as u64) as usize;
@@ -175,6 +192,13 @@ impl Tally {
         }
     }
 
+    fn of_word(marks: u64, calls: u32) -> Self {
+        const FAILED: u64 = u64::MAX / 3 * Mark::Failed as u64;
+        const SLOW: u64 = u64::MAX / 3 * Mark::Slow as u64;
+        let (failures, slow) = ((marks & FAILED).count_ones(), (marks & SLOW).count_ones());
+        Self { calls, failures, slow }
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.failures = self.failures.saturating_add(other.failures);
@@ -188,7 +212,28 @@ impl Tally {
     }
 }
 
-/// As far as 64 bits go: 584 years.
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_good_ones_at_once_are_the_same_as_one_after_another() {
+        for capacity in [1, 2, 31, 32, 33, 64, 65, 100] {
+            let (mut one, mut other) = (Last::new(capacity), Last::new(capacity));
+            let (mut one_tally, mut other_tally) = (Tally::default(), Tally::default());
+            // Steps that meet each edge of a word at some time, with and without marks of all kinds behind it.
+            for step in 0..2000 {
+                let calls = step * 7 % (2 * capacity + 3);
+                (0..calls).for_each(|_| one.record(Mark::Good, &mut one_tally));
+                other.record_good(calls, &mut other_tally);
+                for mark in [Mark::Failed, Mark::Slow, Mark::Good] {
+                    if step % (mark as u32 + 2) == 0 {
+                        one.record(mark, &mut one_tally);
+                        other.record(mark, &mut other_tally);
+                    }
+                }
+                assert_eq!(other_tally, one_tally, "{capacity}, step {step}");
+            }
+        }
+    }
 }

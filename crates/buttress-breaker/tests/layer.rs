@@ -217,6 +217,23 @@ async fn a_call_after_a_readiness_that_was_ours_alone_is_refused_even_if_it_is_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_that_readiness_promised_tells_the_time_that_was_left_then() {
+    let breaker = touchy();
+    let (mut service, _probe) = echo(&breaker);
+    breaker.admit().unwrap().report(Class::Fatal);
+    let mut time_left = async |held: Duration| {
+        advance(SECOND).await;
+        assert_ready_ok!(poll_ready(&mut service));
+        advance(held).await;
+        let error = service.call(1).await.unwrap_err();
+        error.downcast_ref().and_then(Rejected::retry_after)
+    };
+    assert_eq!(time_left(Duration::ZERO).await, Some(4 * SECOND));
+    assert_eq!(time_left(SECOND).await, Some(3 * SECOND));
+    assert_eq!(time_left(Duration::ZERO).await, Some(SECOND));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_promise_to_refuse_holds_although_the_inner_service_is_asked_and_pending_since() {
     let breaker = touchy();
     let (mut service, probe) = echo(&breaker);
