@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{Deadline, Rejected, timer::RareAlarm};
+use buttress_core::{Deadline, Rejected, edge, timer::RareAlarm};
 use tokio::time::Instant;
 
 use crate::{
@@ -61,7 +61,10 @@ impl Future for Admit {
             match &mut self.state {
                 // ## New => (Waiting | Done)
                 State::New { shed, priority } => {
-                    let decision = shed.decide(*priority, Deadline::current());
+                    let decision = match shed.enter(edge::now(), Deadline::current()) {
+                        Ok(permit) => Decision::Admit(permit),
+                        Err(undecided) => shed.decide(undecided, *priority),
+                    };
                     self.state = State::Done;
                     match decision {
                         Decision::Admit(permit) => return Poll::Ready(Ok(permit)),

@@ -11,10 +11,14 @@ use tokio::time::Instant;
 /// no call has ended for [`MEMORY`](Self::MEMORY), it knows nothing.
 #[derive(Debug)]
 pub(crate) struct Estimate {
-    ring: [Duration; Self::SAMPLES],
+    /// The last calls, and a few more: those of the block that is not full yet.
+    ring: [Duration; Self::SAMPLES + Self::EVERY],
     seen: usize,
-    last: Option<Instant>,
+    /// Until when it stands.
+    until: Option<Instant>,
     median: Duration,
+    /// Of how many calls.
+    of: usize,
 }
 
 impl Estimate {
@@ -22,39 +26,61 @@ impl Estimate {
     /// them, and enough for a median that holds still.
     pub(crate) const SAMPLES: usize = 64;
 
-    /// It is computed anew with every eighth call, for all calls pay for it; and not before the eighth: the
-    /// first calls after a start are slow.
+    /// Every eighth call it moves, and not before the eighth: the first calls after a start are slow.
     pub(crate) const EVERY: usize = 8;
 
     /// How long it stands when no call ends.
     pub(crate) const MEMORY: Duration = Duration::from_secs(1);
 
     pub(crate) const fn new() -> Self {
-        Self { ring: [Duration::ZERO; Self::SAMPLES], seen: 0, last: None, median: Duration::ZERO }
+        Self {
+            ring: [Duration::ZERO; Self::SAMPLES + Self::EVERY],
+            seen: 0,
+            until: None,
+            median: Duration::ZERO,
+            of: 0,
+        }
     }
 
+    /// Takes note of a call. All calls pay for this, and only those with a deadline for the median.
+    #[inline]
     pub(crate) fn record(&mut self, now: Instant, latency: Duration) {
         if !self.is_fresh(now) {
-            self.seen = 0;
-            self.median = Duration::ZERO;
+            (self.seen, self.of, self.median) = (0, 0, Duration::ZERO);
         }
-        self.ring[self.seen % Self::SAMPLES] = latency;
+        self.ring[self.seen % self.ring.len()] = latency;
         self.seen += 1;
-        self.last = Some(now);
-        if self.seen.is_multiple_of(Self::EVERY) {
-            let mut sorted = self.ring;
-            let sorted = &mut sorted[..self.seen.min(Self::SAMPLES)];
-            let middle = (sorted.len() - 1) / 2;
-            self.median = *sorted.select_nth_unstable(middle).1;
+        self.until = now.checked_add(Self::MEMORY);
+    }
+
+    #[inline]
+    pub(crate) fn median(&mut self, now: Instant) -> Duration {
+        if !self.is_fresh(now) {
+            return Duration::ZERO;
         }
+        let of = self.seen - self.seen % Self::EVERY;
+        if of != self.of {
+            self.compute(of);
+        }
+        self.median
     }
 
-    pub(crate) fn median(&self, now: Instant) -> Duration {
-        if self.is_fresh(now) { self.median } else { Duration::ZERO }
+    /// The median of so many calls, one at least, of which it knows the last.
+    #[cold]
+    fn compute(&mut self, of: usize) {
+        let mut last = [Duration::ZERO; Self::SAMPLES];
+        let last = &mut last[..of.min(Self::SAMPLES)];
+        for (sample, at) in last.iter_mut().zip(of.saturating_sub(Self::SAMPLES)..of) {
+            *sample = self.ring[at % self.ring.len()];
+        }
+        let middle = (last.len() - 1) / 2;
+        self.median = *last.select_nth_unstable(middle).1;
+        self.of = of;
     }
 
+    #[inline]
     fn is_fresh(&self, now: Instant) -> bool {
-        self.last.is_some_and(|last| now.saturating_duration_since(last) <= Self::MEMORY)
+        self.until.is_some_and(|until| now <= until)
     }
 }
 
@@ -100,5 +126,15 @@ mod tests {
         assert_eq!(estimate.median(later), Duration::ZERO);
         record(&mut estimate, later, 8, ms(10));
         assert_eq!(estimate.median(later), ms(10), "what it forgot does not come back");
+    }
+
+    #[test]
+    fn as_many_calls_after_it_forgot_as_before_are_other_calls() {
+        let (mut estimate, now) = (Estimate::new(), edge::now());
+        record(&mut estimate, now, 8, ms(5_000));
+        assert_eq!(estimate.median(now), ms(5_000));
+        let later = now + ms(1_001);
+        record(&mut estimate, later, 8, ms(10));
+        assert_eq!(estimate.median(later), ms(10));
     }
 }

@@ -47,9 +47,36 @@ impl<S, Req, O> ResponseFuture<S, Req, O>
 where
     S: Service<Req>,
 {
+    /// Calls `inner`, which has the permit from here on. If that panics, it is dropped.
     #[inline]
-    pub(crate) fn called(future: S::Future, permit: Permit, ambient: Ambient, observe: O) -> Self {
-        let permit = Some(permit);
+    pub(crate) fn call(
+        permit: Permit,
+        ambient: Ambient,
+        inner: &mut S,
+        request: Req,
+        observe: &O,
+    ) -> Self
+    where
+        O: Clone,
+    {
+        // Two functions: where nothing has to be dropped if the call panics, its future is built where it stays,
+        // and not moved there.
+        ambient.within(|| Self::call_with(&mut Some(permit), ambient, inner, request, observe))
+    }
+
+    fn call_with(
+        permit: &mut Option<Permit>,
+        ambient: Ambient,
+        inner: &mut S,
+        request: Req,
+        observe: &O,
+    ) -> Self
+    where
+        O: Clone,
+    {
+        let observe = observe.clone();
+        let future = inner.call(request);
+        let permit = permit.take();
         Self { state: State::Called { future, permit, ambient, is_polled: false }, observe }
     }
 
@@ -88,10 +115,33 @@ where
                 ready!(ambient.within(|| poll_holding(permit, future, cx)))
             }
             StateProj::Queued { queued } => ready!(queued.as_mut().poll(cx))?,
-            StateProj::Refused { rejected } => return Poll::Ready(Err((*rejected).into())),
+            StateProj::Refused { rejected } => return Poll::Ready(Err(refusal(*rejected))),
         };
-        Poll::Ready(this.observe.observe(result.map_err(Into::into), permit))
+        // One by one: so little is left of what looks at an answer, once it is known to be one.
+        Poll::Ready(match result {
+            Ok(response) => this.observe.observe(Ok(response), permit),
+            Err(error) => failed(this.observe, error.into(), permit),
+        })
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed<O, Res>(
+    observe: &O,
+    error: BoxError,
+    permit: Permit,
+) -> Result<O::Response<Permit>, BoxError>
+where
+    O: Observe<Res>,
+{
+    observe.observe(Err(error), permit)
+}
+
+#[cold]
+#[inline(never)]
+fn refusal(rejected: Rejected) -> BoxError {
+    rejected.into()
 }
 
 impl<S, Req, O> fmt::Debug for ResponseFuture<S, Req, O>

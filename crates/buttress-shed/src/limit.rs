@@ -16,6 +16,11 @@ pub trait LimitAlgorithm: sealed::Sealed + Send + Sync {
     /// enough of them have ended.
     fn current(&self) -> usize;
 
+    /// Whether it wants to learn how calls end. Asked once, when the shed is made.
+    fn learns(&self) -> bool {
+        true
+    }
+
     /// Learns how a call ended. Called before its place goes to the next, with nothing locked.
     fn finished(&self, sample: &Sample) {
         let _ = sample;
@@ -76,6 +81,10 @@ impl FixedLimit {
 impl LimitAlgorithm for FixedLimit {
     fn current(&self) -> usize {
         self.0
+    }
+
+    fn learns(&self) -> bool {
+        false
     }
 }
 

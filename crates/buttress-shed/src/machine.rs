@@ -115,6 +115,25 @@ impl<K> Machine<K> {
         }
     }
 
+    /// Somebody comes, where nobody waits, there is room, and they are in time. False if that is not so: then
+    /// nothing has happened, and they [`arrive`](Self::arrive).
+    #[inline]
+    pub(crate) fn enter(&mut self, now: Instant, limit: usize, deadline: Option<Deadline>) -> bool {
+        let enters = self.is_quiet() && self.taken() < limit && !self.is_too_late(now, deadline);
+        if enters {
+            self.counts.arrived += 1;
+            self.counts.admitted += 1;
+            self.running += 1;
+        }
+        enters
+    }
+
+    /// Whether nobody waits, and that was told.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.since.is_none() && !self.told
+    }
+
     /// Somebody comes. `None` if they have to wait: then they [`enqueue`](Self::enqueue), or are
     /// [turned away](Self::turn_away).
     pub(crate) fn arrive(
@@ -233,6 +252,7 @@ impl<K> Machine<K> {
     }
 
     /// A place comes back.
+    #[inline]
     pub(crate) fn end(
         &mut self,
         now: Instant,
@@ -279,10 +299,15 @@ impl<K> Machine<K> {
     }
 
     /// Refuses whoever has waited for too long, and gives places to others while there are any.
+    #[inline]
     fn settle(&mut self, now: Instant, limit: usize, decided: &mut Decided<K>) {
-        if self.since.is_none() {
-            return;
+        if self.since.is_some() {
+            self.settle_queue(now, limit, decided);
         }
+    }
+
+    #[cold]
+    fn settle_queue(&mut self, now: Instant, limit: usize, decided: &mut Decided<K>) {
         for class in 0..Priority::COUNT {
             while self.queues[class].front().is_some_and(|oldest| oldest.is_old(now)) {
                 let oldest = self.queues[class].pop_front().expect("it has a front");
@@ -309,7 +334,8 @@ impl<K> Machine<K> {
     }
 
     /// Whether its deadline has passed, or will have before a call is likely to end.
-    fn is_too_late(&self, now: Instant, deadline: Option<Deadline>) -> bool {
+    #[inline]
+    fn is_too_late(&mut self, now: Instant, deadline: Option<Deadline>) -> bool {
         deadline.is_some_and(|deadline| {
             deadline.has_passed(now) || deadline.left(now) < self.estimate.median(now)
         })

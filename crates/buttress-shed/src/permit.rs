@@ -11,11 +11,11 @@ use crate::Shed;
 /// is learned from that. Dropped, nothing is learned.
 #[must_use = "a permit that is dropped goes to the next"]
 pub struct Permit {
-    shed: Shed,
+    /// Gone once the place has come back.
+    shed: Option<Shed>,
     started: Instant,
     deadline: Option<Deadline>,
     in_flight: usize,
-    class: Option<Class>,
 }
 
 impl Permit {
@@ -26,26 +26,34 @@ impl Permit {
         deadline: Option<Deadline>,
         in_flight: usize,
     ) -> Self {
-        Self { shed, started, deadline, in_flight, class: None }
+        Self { shed: Some(shed), started, deadline, in_flight }
     }
 
     /// The deadline, where it was not known when the permit was given.
+    #[inline]
     pub(crate) const fn set_deadline(&mut self, deadline: Option<Deadline>) {
         self.deadline = deadline;
+    }
+
+    #[inline]
+    fn end(&mut self, class: Option<Class>) {
+        if let Some(shed) = self.shed.take() {
+            shed.end(self.started, self.deadline, self.in_flight, class);
+        }
     }
 }
 
 impl buttress_core::Permit for Permit {
     #[inline]
     fn report(mut self, class: Class) {
-        self.class = Some(class);
+        self.end(Some(class));
     }
 }
 
 impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
-        self.shed.end(self.started, self.deadline, self.in_flight, self.class);
+        self.end(None);
     }
 }
 

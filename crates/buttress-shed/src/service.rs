@@ -4,7 +4,7 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, CloneService, Context as Ambient, ErrorsAsFailures, IntoBoxError, Observe,
+    BoxError, CloneService, Context as Ambient, ErrorsAsFailures, IntoBoxError, Observe, edge,
 };
 use tower_service::Service;
 
@@ -56,22 +56,48 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
         let ambient = Ambient::current().with_attempt(0);
         let priority = self.prioritize.priority(&request);
-        match self.shed.decide(priority, ambient.deadline()) {
+        let Self { inner, shed, observe, .. } = self;
+        match shed.enter(edge::called(), ambient.deadline()) {
+            Ok(permit) => ResponseFuture::call(permit, ambient, inner, request, observe),
+            Err(undecided) => {
+                let decision = shed.decide(undecided, priority);
+                Self::call_if_admitted(decision, ambient, inner, request, observe)
+            }
+        }
+    }
+}
+
+impl<S, P, O> ShedService<S, P, O> {
+    /// There was no place at once.
+    #[cold]
+    #[inline(never)]
+    fn call_if_admitted<Req>(
+        decision: Decision,
+        ambient: Ambient,
+        inner: &mut S,
+        request: Req,
+        observe: &O,
+    ) -> ResponseFuture<S, Req, O>
+    where
+        S: Service<Req> + CloneService,
+        O: Clone,
+    {
+        match decision {
             Decision::Admit(permit) => {
-                let future = ambient.within(|| self.inner.call(request));
-                ResponseFuture::called(future, permit, ambient, self.observe.clone())
+                ResponseFuture::call(permit, ambient, inner, request, observe)
             }
             Decision::Wait(waiter) => {
                 // The readied instance goes, with whatever it has reserved. One waits, one stays.
-                let fresh = self.inner.clone();
-                self.inner = fresh.clone();
-                let observe = self.observe.clone();
+                let fresh = inner.clone();
+                *inner = fresh.clone();
+                let observe = observe.clone();
                 ambient.within(|| ResponseFuture::queued(fresh, request, waiter, observe))
             }
-            Decision::Refuse(rejected) => ResponseFuture::refused(rejected, self.observe.clone()),
+            Decision::Refuse(rejected) => ResponseFuture::refused(rejected, observe.clone()),
         }
     }
 }

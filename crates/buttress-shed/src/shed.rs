@@ -87,8 +87,18 @@ pub(crate) enum Decision {
     Refuse(Rejected),
 }
 
+/// Somebody who could not enter at once. The shed is locked, so that nothing has changed since.
+pub(crate) struct Undecided<'a> {
+    state: MutexGuard<'a, State>,
+    limit: usize,
+    now: Instant,
+    deadline: Option<Deadline>,
+}
+
 struct Shared {
     limit: Box<dyn LimitAlgorithm>,
+    /// Whether the limit wants to know how calls end.
+    learns: bool,
     retry_in: Option<Duration>,
     state: Mutex<State>,
 }
@@ -114,6 +124,7 @@ impl Shed {
         settings.check()?;
         let state = State { machine: Machine::new(&settings), decided: Vec::new() };
         let shared = Shared {
+            learns: limit.learns(),
             limit: Box::new(limit),
             retry_in: (settings.interval < Duration::MAX).then_some(settings.interval),
             state: Mutex::new(state),
@@ -209,24 +220,46 @@ impl Shed {
         self.lock().machine.is_overloaded(now)
     }
 
-    pub(crate) fn decide(&self, priority: Priority, deadline: Option<Deadline>) -> Decision {
-        let now = edge::now();
-        let arrived = self.step(now, |machine, limit, decided| {
-            match machine.arrive(now, limit, deadline, decided) {
-                Some(Ok(())) => {
-                    let permit = Permit::new(self.clone(), now, deadline, machine.running());
-                    Ok(Decision::Admit(permit))
-                }
-                Some(Err(reason)) => Err(reason),
-                None => {
-                    let slot = Arc::new(Slot::default());
-                    let key = || slot.clone();
-                    let ticket = machine.enqueue(now, limit, deadline, priority, key, decided)?;
-                    let waiter = Waiter::new(self.clone(), ticket, slot, deadline, priority);
-                    Ok(Decision::Wait(waiter))
-                }
+    /// A permit, if nobody waits and there is room; if not, the way to [`decide`](Self::decide).
+    #[inline]
+    pub(crate) fn enter(
+        &self,
+        now: Instant,
+        deadline: Option<Deadline>,
+    ) -> Result<Permit, Undecided<'_>> {
+        let limit = self.limit();
+        let mut state = self.lock();
+        if !state.machine.enter(now, limit, deadline) {
+            return Err(Undecided { state, limit, now, deadline });
+        }
+        let in_flight = state.machine.running();
+        drop(state);
+        Ok(Permit::new(self.clone(), now, deadline, in_flight))
+    }
+
+    /// What becomes of somebody who could not enter at once.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn decide(&self, undecided: Undecided<'_>, priority: Priority) -> Decision {
+        let Undecided { mut state, limit, now, deadline } = undecided;
+        let State { machine, decided } = &mut *state;
+        let arrived = match machine.arrive(now, limit, deadline, decided) {
+            Some(Ok(())) => {
+                Ok(Decision::Admit(Permit::new(self.clone(), now, deadline, machine.running())))
             }
-        });
+            Some(Err(reason)) => Err(reason),
+            None => {
+                // Made only for those who wait.
+                let mut slot = None;
+                let key = || slot.insert(Arc::new(Slot::default())).clone();
+                let ticket = machine.enqueue(now, limit, deadline, priority, key, decided);
+                ticket.map(|ticket| {
+                    let slot = slot.expect("whoever has a ticket has a slot");
+                    Decision::Wait(Waiter::new(self.clone(), ticket, slot, deadline, priority))
+                })
+            }
+        };
+        self.finish(state, now, limit);
         arrived.unwrap_or_else(|reason| Decision::Refuse(self.refusal(reason, priority)))
     }
 
@@ -288,8 +321,10 @@ impl Shed {
         let now = edge::now();
         let latency = now.saturating_duration_since(started);
         let is_late = deadline.is_some_and(|deadline| deadline.has_passed(now));
-        let sample = Sample { at: now, latency, late: is_late, class, in_flight };
-        self.shared.limit.finished(&sample);
+        if self.shared.learns {
+            let sample = Sample { at: now, latency, late: is_late, class, in_flight };
+            self.shared.limit.finished(&sample);
+        }
         let ended = Ended {
             // A refusal from within took no time, and says nothing of the work.
             latency: class.filter(|class| *class != Class::Refused).map(|_| latency),
@@ -310,10 +345,21 @@ impl Shed {
         step: impl FnOnce(&mut Machine<Arc<Slot>>, usize, &mut Decided<Arc<Slot>>) -> T,
     ) -> T {
         let limit = self.limit();
-        let mut wakers = Wakers::default();
         let mut state = self.lock();
         let State { machine, decided } = &mut *state;
         let output = step(machine, limit, decided);
+        if !machine.is_quiet() || !decided.is_empty() {
+            self.finish(state, now, limit);
+        }
+        output
+    }
+
+    /// Does what the machine has decided, outside the lock.
+    #[cold]
+    #[inline(never)]
+    fn finish(&self, mut state: MutexGuard<'_, State>, now: Instant, limit: usize) {
+        let State { machine, decided } = &mut *state;
+        let mut wakers = Wakers::default();
         for (slot, outcome) in decided.drain(..) {
             if let Some(waker) = slot.decide(outcome) {
                 wakers.push(waker);
@@ -326,7 +372,6 @@ impl Shed {
         if let Some(is_overloaded) = turned {
             self.tell(is_overloaded, limit, in_flight, waiting);
         }
-        output
     }
 
     #[cold]
@@ -338,6 +383,7 @@ impl Shed {
         }
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing foreign runs under the lock, so nothing is left half done by a panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
