@@ -11,8 +11,9 @@ use tokio::time::Instant;
 /// no call has ended for [`MEMORY`](Self::MEMORY), it knows nothing.
 #[derive(Debug)]
 pub(crate) struct Estimate {
-    /// The last calls, and a few more: those of the block that is not full yet.
-    ring: [Duration; Self::SAMPLES + Self::EVERY],
+    /// When the last calls began and ended, and a few more: those of the block that is not full yet. (The next
+    /// power of two: its remainder costs nothing.) How long that is, is worked out when it is asked for.
+    ring: [Option<(Instant, Instant)>; (Self::SAMPLES + Self::EVERY).next_power_of_two()],
     seen: usize,
     /// Until when it stands.
     until: Option<Instant>,
@@ -34,7 +35,7 @@ impl Estimate {
 
     pub(crate) const fn new() -> Self {
         Self {
-            ring: [Duration::ZERO; Self::SAMPLES + Self::EVERY],
+            ring: [None; (Self::SAMPLES + Self::EVERY).next_power_of_two()],
             seen: 0,
             until: None,
             median: Duration::ZERO,
@@ -42,13 +43,13 @@ impl Estimate {
         }
     }
 
-    /// Takes note of a call. All calls pay for this, and only those with a deadline for the median.
+    /// Takes note of a call that has ended. All calls pay for this, and only those with a deadline for the median.
     #[inline]
-    pub(crate) fn record(&mut self, now: Instant, latency: Duration) {
+    pub(crate) fn record(&mut self, started: Instant, now: Instant) {
         if !self.is_fresh(now) {
             (self.seen, self.of, self.median) = (0, 0, Duration::ZERO);
         }
-        self.ring[self.seen % self.ring.len()] = latency;
+        self.ring[self.seen % self.ring.len()] = Some((started, now));
         self.seen += 1;
         self.until = now.checked_add(Self::MEMORY);
     }
@@ -71,7 +72,8 @@ impl Estimate {
         let mut last = [Duration::ZERO; Self::SAMPLES];
         let last = &mut last[..of.min(Self::SAMPLES)];
         for (sample, at) in last.iter_mut().zip(of.saturating_sub(Self::SAMPLES)..of) {
-            *sample = self.ring[at % self.ring.len()];
+            let (started, ended) = self.ring[at % self.ring.len()].expect("it was recorded");
+            *sample = ended.saturating_duration_since(started);
         }
         let middle = (last.len() - 1) / 2;
         self.median = *last.select_nth_unstable(middle).1;
@@ -95,7 +97,7 @@ mod tests {
     }
 
     fn record(estimate: &mut Estimate, now: Instant, calls: usize, latency: Duration) {
-        (0..calls).for_each(|_| estimate.record(now, latency));
+        (0..calls).for_each(|_| estimate.record(now - latency, now));
     }
 
     #[test]

@@ -87,8 +87,8 @@ pub(crate) struct Counts {
 /// How a place came back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
-    /// How long it took, where that says what others will take.
-    pub(crate) latency: Option<Duration>,
+    /// When it began, where how long it took says what others will take.
+    pub(crate) started: Option<Instant>,
     pub(crate) is_reported: bool,
     pub(crate) is_late: bool,
 }
@@ -267,8 +267,8 @@ impl<K> Machine<K> {
             self.counts.dropped += 1;
         }
         self.counts.late += u64::from(ended.is_late);
-        if let Some(latency) = ended.latency {
-            self.estimate.record(now, latency);
+        if let Some(started) = ended.started {
+            self.estimate.record(started, now);
         }
         self.settle(now, limit, decided);
     }

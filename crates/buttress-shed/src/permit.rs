@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, mem};
 
 use buttress_core::{Class, Deadline};
 use tokio::time::Instant;
@@ -44,9 +44,12 @@ impl Permit {
 }
 
 impl buttress_core::Permit for Permit {
-    #[inline]
+    // Always: where it is known how a call ended, next to nothing of this is left.
+    #[inline(always)]
     fn report(mut self, class: Class) {
         self.end(Some(class));
+        // Nothing is left in it.
+        mem::forget(self);
     }
 }
 

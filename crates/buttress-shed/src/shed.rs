@@ -259,7 +259,11 @@ impl Shed {
                 })
             }
         };
-        self.finish(state, now, limit);
+        if !machine.is_quiet() || !decided.is_empty() {
+            self.finish(state, now, limit);
+        } else {
+            drop(state);
+        }
         arrived.unwrap_or_else(|reason| Decision::Refuse(self.refusal(reason, priority)))
     }
 
@@ -310,7 +314,8 @@ impl Shed {
     }
 
     /// A place comes back.
-    #[inline]
+    // Out of line: it is called where permits are dropped, which is in many places.
+    #[inline(never)]
     pub(crate) fn end(
         &self,
         started: Instant,
@@ -319,15 +324,15 @@ impl Shed {
         class: Option<Class>,
     ) {
         let now = edge::now();
-        let latency = now.saturating_duration_since(started);
         let is_late = deadline.is_some_and(|deadline| deadline.has_passed(now));
         if self.shared.learns {
+            let latency = now.saturating_duration_since(started);
             let sample = Sample { at: now, latency, late: is_late, class, in_flight };
             self.shared.limit.finished(&sample);
         }
         let ended = Ended {
             // A refusal from within took no time, and says nothing of the work.
-            latency: class.filter(|class| *class != Class::Refused).map(|_| latency),
+            started: class.filter(|class| *class != Class::Refused).map(|_| started),
             is_reported: class.is_some(),
             is_late,
         };
