@@ -36,7 +36,7 @@ where
     type Response<P: Permit> = Res;
 
     // Always: where a layer knows that there is an answer, next to nothing of this is left.
-    #[inline]
+    #[inline(always)]
     fn observe<P: Permit>(
         &self,
         result: Result<Res, BoxError>,
