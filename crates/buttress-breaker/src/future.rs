@@ -42,16 +42,18 @@ struct OnUnwind<'a>(&'a mut Option<Admission>);
 // === impl ResponseFuture ===
 
 impl<F, O> ResponseFuture<F, O> {
-    /// Makes the call.
-    ///
-    /// What may panic is done before the future is put together, so that it is made where it will be.
+    /// Makes the call. If it panics, that is a failure.
     #[inline]
     pub(crate) fn called(permit: Admission, observe: O, call: impl FnOnce() -> F) -> Self {
         let mut permit = Some(permit);
-        let unwinding = OnUnwind::new(&mut permit);
-        let future = call();
-        unwinding.disarm();
-        Self { state: State::Called { future, permit }, observe }
+        let unwinding = OnUnwind(&mut permit);
+        Self::called_with(unwinding.0, observe, call)
+    }
+
+    /// Apart: the frame that calls has nothing to clean up if that panics, and so makes the future where it stays.
+    #[inline]
+    fn called_with(permit: &mut Option<Admission>, observe: O, call: impl FnOnce() -> F) -> Self {
+        Self { state: State::Called { future: call(), permit: permit.take() }, observe }
     }
 
     /// The call was not made.
@@ -74,7 +76,7 @@ where
         let this = self.project();
         match this.state.project() {
             StateProj::Called { future, permit } => {
-                let unwinding = OnUnwind::new(permit);
+                let unwinding = OnUnwind(permit);
                 let polled = future.poll(cx);
                 unwinding.disarm();
                 match polled {
@@ -131,12 +133,7 @@ impl<F, O> fmt::Debug for ResponseFuture<F, O> {
 
 // === impl OnUnwind ===
 
-impl<'a> OnUnwind<'a> {
-    #[inline]
-    const fn new(permit: &'a mut Option<Admission>) -> Self {
-        Self(permit)
-    }
-
+impl OnUnwind<'_> {
     /// Nothing panicked.
     #[inline]
     fn disarm(self) {
