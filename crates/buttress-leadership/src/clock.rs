@@ -57,6 +57,8 @@ enum Source {
 
 struct Simulated {
     origin: Instant,
+    /// How fast it runs, as a share of how fast tokio's does.
+    rate: f64,
     /// How far it is ahead of tokio's, in nanoseconds.
     ahead: AtomicU64,
     /// How far the wall clock was set off.
@@ -131,8 +133,17 @@ impl LeaseClock {
     /// A clock that runs with tokio's. Its clones are the same clock.
     #[must_use]
     pub fn simulated() -> Self {
-        let origin = edge::now();
-        let simulated = Simulated { origin, ahead: AtomicU64::new(0), wall: AtomicI64::new(0) };
+        Self::skewed(1.0)
+    }
+
+    /// A clock that runs with tokio's, but faster or slower: with 1.01, by a hundredth faster.
+    ///
+    /// No two clocks run alike, and leases are measured by two. A lease is safe from rates up to what its
+    /// [margin](crate::LeaseConfig#the-margin) says, and this is how to see it.
+    #[must_use]
+    pub fn skewed(rate: f64) -> Self {
+        let (ahead, wall) = (AtomicU64::new(0), AtomicI64::new(0));
+        let simulated = Simulated { origin: edge::now(), rate, ahead, wall };
         Self(Source::Simulated(Arc::new(simulated)))
     }
 
@@ -174,6 +185,12 @@ impl LeaseClock {
         }
     }
 
+    /// How fast it runs, as a share of how fast tokio's clock does.
+    #[cfg(test)]
+    pub(crate) fn rate(&self) -> f64 {
+        self.expect_simulated().rate
+    }
+
     fn expect_simulated(&self) -> &Simulated {
         match &self.0 {
             Source::System => {
@@ -203,7 +220,11 @@ impl fmt::Debug for LeaseClock {
 
 impl Simulated {
     fn now(&self) -> BootTime {
-        let run = nanos(edge::now().saturating_duration_since(self.origin));
+        let mut run = nanos(edge::now().saturating_duration_since(self.origin));
+        // What a float cannot tell apart is not touched by it.
+        if self.rate != 1.0 {
+            run = (run as f64 * self.rate) as u64;
+        }
         BootTime(START.saturating_add(run).saturating_add(self.ahead.load(Relaxed)))
     }
 }
@@ -289,6 +310,15 @@ mod tests {
         clock.clone().suspend(Duration::from_secs(3600));
         assert_eq!(clock.now() - start, Duration::from_secs(3600));
         assert_eq!(edge::now(), instant);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_skewed_runs_by_so_much_faster() {
+        let (fast, slow) = (LeaseClock::skewed(1.25), LeaseClock::skewed(0.75));
+        let start = (fast.now(), slow.now());
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(fast.now() - start.0, Duration::from_secs(5));
+        assert_eq!(slow.now() - start.1, Duration::from_secs(3));
     }
 
     #[tokio::test(start_paused = true)]

@@ -581,10 +581,11 @@ impl<S: LeaseStore> Driver<S> {
     fn take_effect(&mut self, now: BootTime, effect: Effect) {
         match effect {
             Effect::Start { fence, valid_until } => self.start(now, fence, valid_until),
-            Effect::Extend { valid_until } => {
+            Effect::Extend { fence, valid_until } => {
                 if let Some(term) = &self.term {
                     term.extend(valid_until);
                 }
+                self.tell(Event::Renewed { fence, valid_until });
             }
             Effect::Close { fence, reason } => self.close(now, fence, reason),
             Effect::Cancel => self.cancel(now),
@@ -636,7 +637,7 @@ impl<S: LeaseStore> Driver<S> {
         });
         self.term = Some(Arc::clone(&term));
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, "term started");
-        self.tell(Event::TermStarted { fence });
+        self.tell(Event::TermStarted { fence, valid_until });
         let Some(work) = &mut self.work else { return };
         let term = LeaderTerm::new(self.leadership.clone(), term);
         match catch_unwind(AssertUnwindSafe(|| work(term))) {

@@ -1,6 +1,6 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use crate::{FencingToken, LeaderInfo, Operation, StoreError};
+use crate::{BootTime, FencingToken, LeaderInfo, Operation, StoreError};
 
 /// What an elector is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -68,6 +68,15 @@ pub enum Event {
     TermStarted {
         /// Its token.
         fence: FencingToken,
+        /// Until when it is valid unless it is renewed.
+        valid_until: BootTime,
+    },
+    /// A term of this process was renewed.
+    Renewed {
+        /// Its token.
+        fence: FencingToken,
+        /// Until when it is valid now.
+        valid_until: BootTime,
     },
     /// The leader leaves by itself. The gate is closed, and the lease is held.
     Resigning {

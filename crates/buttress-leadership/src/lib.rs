@@ -21,6 +21,8 @@ mod name;
 mod permit;
 mod planted;
 mod record;
+#[cfg(all(test, not(buttress_loom)))]
+mod simulation;
 mod store;
 mod sync;
 mod token;

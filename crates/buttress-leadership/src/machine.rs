@@ -190,6 +190,7 @@ pub(crate) enum Effect {
     },
     /// It is valid for longer.
     Extend {
+        fence: FencingToken,
         valid_until: BootTime,
     },
     /// It lets nobody in any more, and its work is asked to end.
@@ -305,7 +306,9 @@ impl Machine {
     /// The call that was to be begun was: it is sent after this instant, and not before.
     pub(crate) fn began(&mut self, op: Op, now: BootTime) {
         let limit = match (&self.phase, op) {
-            (Phase::Leading(lead) | Phase::Leaving(lead, _), Op::Renew(_)) => {
+            (Phase::Leading(lead) | Phase::Leaving(lead, _), Op::Renew(_))
+                if !is_planted(Plant::HangKeepsTerm) =>
+            {
                 self.timing.limit.min(lead.valid_until.since(now))
             }
             _ => self.timing.limit,
@@ -382,7 +385,7 @@ impl Machine {
         sent: BootTime,
         record: LeaseRecord,
     ) {
-        self.doubt = None;
+        (self.doubt, self.is_doubt_fresh) = (None, false);
         let valid_until = self.valid_until(sent, record.granted_ttl);
         self.take(now, unit, sent, record, valid_until);
     }
@@ -495,7 +498,7 @@ impl Machine {
         // What came so late that the term was over is no use to it.
         if now < lead.valid_until && lead.valid_until < until {
             lead.valid_until = until;
-            self.effects.push(Effect::Extend { valid_until: until });
+            self.effects.push(Effect::Extend { fence, valid_until: until });
         }
     }
 
@@ -574,7 +577,10 @@ impl Machine {
         let running = self.running;
         match &mut self.phase {
             // ## Leading, Leaving => Following
-            Phase::Leading(lead) | Phase::Leaving(lead, _) if lead.valid_until <= now => {
+            Phase::Leading(lead) | Phase::Leaving(lead, _)
+                if lead.valid_until <= now
+                    && !(self.call.is_some() && is_planted(Plant::HangKeepsTerm)) =>
+            {
                 self.end(now, unit, TermEnd::ExpiredLocally);
             }
             // ## Leaving => Releasing, once all is still
@@ -674,6 +680,7 @@ impl Machine {
     /// What comes first while a call is in flight.
     fn bound(&self, call: Call) -> BootTime {
         match &self.phase {
+            _ if is_planted(Plant::HangKeepsTerm) => call.until,
             Phase::Leading(lead) => lead.valid_until,
             Phase::Leaving(lead, leave) => {
                 lead.valid_until.min(leave.gone_by.unwrap_or(leave.drained_by))
@@ -762,7 +769,7 @@ impl Machine {
             return self.timing.retry;
         }
         if is_planted(Plant::NoPause) {
-            return Duration::from_millis(1);
+            return self.timing.retry / 10;
         }
         self.timing.retry.mul_f64(1.0 + 0.2 * unit())
     }
@@ -832,3 +839,6 @@ fn earlier(step: Step, at: BootTime) -> Step {
         step => step,
     }
 }
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests;

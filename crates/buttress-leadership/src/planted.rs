@@ -27,6 +27,8 @@ pub(crate) enum Plant {
     WorkIsNotDropped,
     /// A failed call is repeated at once.
     NoPause,
+    /// A term does not end while a call hangs.
+    HangKeepsTerm,
 }
 
 #[cfg(test)]
@@ -48,7 +50,6 @@ pub(crate) fn is_planted(plant: Plant) -> bool {
 
 /// Plants a fault on this thread, or takes it out.
 #[cfg(test)]
-#[expect(dead_code, reason = "the simulation will")]
 pub(crate) fn plant(plant: Option<Plant>) {
     PLANTED.set(plant);
 }

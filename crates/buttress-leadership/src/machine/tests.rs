@@ -1,0 +1,355 @@
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{LeaseName, StoreTime};
+
+const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+const WORK: Running = Running { work: true, requests: false };
+const STILL: Running = Running { work: false, requests: false };
+
+fn config() -> LeaseConfig {
+    LeaseConfig::new(LeaseName::new("a").unwrap())
+}
+
+/// A machine, and where time has come to.
+struct Run {
+    machine: Machine,
+    me: Identity,
+    start: BootTime,
+    now: BootTime,
+}
+
+impl Run {
+    fn new(config: &LeaseConfig) -> Self {
+        let start = BootTime::from_nanos(1_000_000_000_000);
+        let machine = Machine::new(config, false, start);
+        Self { machine, me: config.identity.clone(), start, now: start }
+    }
+
+    /// The next step at that time, with chance at its least.
+    fn at(&mut self, time: Duration, running: Running) -> Step {
+        self.now = self.start + time;
+        self.machine.advance(self.now, &mut || 0.0, running)
+    }
+
+    /// Does what is to be done, which is that.
+    fn begins(&mut self, time: Duration, op: Op, running: Running) {
+        assert_eq!(self.at(time, running), Step::Call(op));
+        self.machine.began(op, self.now);
+    }
+
+    fn answers(&mut self, time: Duration, answer: Answer) -> Vec<Effect> {
+        self.at(time, STILL);
+        self.machine.answer(self.now, &mut || 0.0, answer);
+        self.effects()
+    }
+
+    fn effects(&mut self) -> Vec<Effect> {
+        let effects = self.machine.effects();
+        effects.into_iter().filter(|effect| !matches!(effect, Effect::Leader(_))).collect()
+    }
+
+    fn time(&self, time: Duration) -> BootTime {
+        self.start + time
+    }
+}
+
+fn fence(n: u64) -> FencingToken {
+    FencingToken::new(n).unwrap()
+}
+
+fn record(holder: &Identity, n: u64, ttl: Duration) -> LeaseRecord {
+    let name = LeaseName::new("a").unwrap();
+    let mut record = LeaseRecord::vacant(name, fence(n), StoreTime::from_nanos(7));
+    record.holder = Some(holder.clone());
+    record.granted_ttl = ttl;
+    record.expires_at = StoreTime::from_nanos(7 + u64::try_from(ttl.as_nanos()).unwrap());
+    record
+}
+
+/// One that leads from the beginning, with the first token.
+fn leads(config: &LeaseConfig) -> Run {
+    let mut run = Run::new(config);
+    run.begins(secs(0), Op::Acquire, STILL);
+    let mine = record(&run.me, 1, secs(15));
+    let effects = run.answers(millis(100), Answer::Acquired(mine));
+    assert_eq!(effects, [Effect::Start { fence: fence(1), valid_until: run.time(secs(12)) }]);
+    run
+}
+
+#[test]
+fn a_leader_renews_from_send_to_send_and_retries_until_its_time_is_up() {
+    let mut run = leads(&config());
+    assert_eq!(run.at(millis(100), WORK), Step::Wait(Some(run.time(secs(5)))));
+    run.begins(secs(5), Op::Renew(fence(1)), WORK);
+    assert_eq!(run.at(secs(6), WORK), Step::Wait(Some(run.time(millis(7_500)))));
+    // It takes too long, and is tried again after a retry period.
+    assert_eq!(run.at(millis(7_500), WORK), Step::Wait(Some(run.time(millis(8_500)))));
+    assert_eq!(run.effects(), [Effect::Abandon { op: Op::Renew(fence(1)) }]);
+    run.begins(millis(8_500), Op::Renew(fence(1)), WORK);
+    let mine = record(&run.me, 1, secs(15));
+    let effects = run.answers(millis(10_900), Answer::Renewed(mine));
+    let valid_until = run.time(millis(8_500) + secs(12));
+    assert_eq!(effects, [Effect::Extend { fence: fence(1), valid_until }]);
+    assert_eq!(run.at(secs(11), WORK), Step::Wait(Some(run.time(millis(13_500)))));
+}
+
+#[test]
+fn a_call_is_given_no_longer_than_the_term_has() {
+    let mut run = leads(&config());
+    run.begins(secs(11), Op::Renew(fence(1)), WORK);
+    assert_eq!(run.at(millis(11_900), WORK), Step::Wait(Some(run.time(secs(12)))));
+    run.at(secs(12), WORK);
+    let end = TermEnd::ExpiredLocally;
+    let ends = Effect::End { fence: fence(1), end };
+    assert_eq!(run.effects(), [Effect::Abandon { op: Op::Renew(fence(1)) }, ends]);
+}
+
+#[test]
+fn what_comes_when_the_term_is_over_does_not_bring_it_back() {
+    let mut run = leads(&config());
+    run.begins(secs(10), Op::Renew(fence(1)), WORK);
+    // Nobody looked at the time in between.
+    run.now = run.time(secs(12));
+    let mine = record(&run.me, 1, secs(15));
+    run.machine.answer(run.now, &mut || 0.0, Answer::Renewed(mine));
+    assert_eq!(run.effects(), []);
+    run.at(secs(12), WORK);
+    assert!(matches!(run.effects()[..], [Effect::End { .. }]));
+}
+
+#[test]
+fn nobody_asks_for_a_lease_while_work_of_the_last_one_runs() {
+    let mut run = leads(&config());
+    run.at(secs(12), WORK);
+    assert_eq!(run.at(secs(60), WORK), Step::Wait(None));
+    assert_eq!(run.at(secs(61), STILL), Step::Call(Op::Acquire));
+    crate::planted::plant(Some(Plant::CampaignWhileWorking));
+    assert_eq!(run.at(secs(62), WORK), Step::Call(Op::Acquire), "the fault that this finds");
+    crate::planted::plant(None);
+}
+
+// B17
+#[test]
+fn a_lease_that_was_led_with_is_not_led_with_again() {
+    let mut run = leads(&config());
+    run.at(secs(12), STILL);
+    run.effects();
+    run.begins(secs(13), Op::Acquire, STILL);
+    let mine = record(&run.me, 1, secs(15));
+    assert_eq!(run.answers(secs(13), Answer::Held(mine)), []);
+    run.begins(secs(14), Op::Release(fence(1)), STILL);
+    let effects = run.answers(secs(14), Answer::Released);
+    assert_eq!(effects, [Effect::Released { fence: fence(1) }]);
+    assert_eq!(run.at(secs(15), STILL), Step::Call(Op::Acquire));
+}
+
+#[test]
+fn a_lease_that_was_won_unheard_counts_from_the_first_try_and_has_no_more_than_is_left() {
+    for (left, valid) in [(secs(15), secs(12)), (secs(9), millis(2_200 + 6_000))] {
+        let mut run = Run::new(&config());
+        for at in [secs(0), millis(1_100)] {
+            run.begins(at, Op::Acquire, STILL);
+            run.answers(at + millis(100), Answer::Failed(Failure::Ambiguous));
+        }
+        run.begins(millis(2_200), Op::Acquire, STILL);
+        let mut mine = record(&run.me, 1, secs(15));
+        mine.store_now = StoreTime::from_nanos(mine.expires_at.as_nanos() - left.as_nanos() as u64);
+        let effects = run.answers(millis(2_300), Answer::Held(mine));
+        assert_eq!(effects, [Effect::Start { fence: fence(1), valid_until: run.time(valid) }]);
+    }
+}
+
+#[test]
+fn one_that_may_not_stand_does_not() {
+    let mut run = Run::new(&config());
+    run.machine.eligible(false);
+    assert_eq!(run.at(secs(9), STILL), Step::Wait(None));
+    run.machine.eligible(true);
+    run.begins(secs(10), Op::Acquire, STILL);
+    run.machine.eligible(false);
+    let mine = record(&run.me, 1, secs(15));
+    assert_eq!(run.answers(secs(10), Answer::Acquired(mine)), [], "not any more");
+    assert_eq!(run.at(secs(11), STILL), Step::Call(Op::Release(fence(1))));
+}
+
+/// What a naive model knows: what was begun, and how long the term is valid by all that was heard.
+#[derive(Debug, Default)]
+struct Model {
+    call: Option<(Op, BootTime)>,
+    term: Option<(FencingToken, BootTime)>,
+    is_closed: bool,
+    last: Option<BootTime>,
+    has_stopped: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    Wait(u64),
+    Answer { yes: bool, granted: u64, failure: Option<Failure> },
+    Resign,
+    Anomaly,
+    Changed,
+    Work(bool),
+    Stop,
+}
+
+fn inputs() -> impl Strategy<Value = Vec<Input>> {
+    let failure = prop_oneof![
+        Just(Failure::NotApplied),
+        Just(Failure::Ambiguous),
+        Just(Failure::Fatal),
+        Just(Failure::Panicked),
+    ];
+    let answer = (any::<bool>(), 0_u64..20_000, proptest::option::weighted(0.3, failure))
+        .prop_map(|(yes, granted, failure)| Input::Answer { yes, granted, failure });
+    let input = prop_oneof![
+        8 => (0_u64..6_000).prop_map(Input::Wait),
+        8 => answer,
+        1 => Just(Input::Resign),
+        1 => Just(Input::Anomaly),
+        1 => Just(Input::Changed),
+        2 => any::<bool>().prop_map(Input::Work),
+        1 => prop_oneof![9 => Just(Input::Changed), 1 => Just(Input::Stop)],
+    ];
+    proptest::collection::vec(input, 0..200)
+}
+
+proptest! {
+    #[test]
+    fn a_naive_model_knows_as_much(inputs in inputs(), unit in 0.0_f64..1.0) {
+        let config = config();
+        let mut run = Run::new(&config);
+        let (mut model, mut running, mut next_fence) = (Model::default(), STILL, 1);
+        let mut inputs: VecDeque<_> = inputs.into();
+        while let Some(input) = inputs.pop_front() {
+            let now = match input {
+                Input::Wait(time) => run.now + millis(time),
+                _ => run.now,
+            };
+            run.now = now;
+            let mut heard = None;
+            match input {
+                Input::Answer { yes, granted, failure } => {
+                    let Some((op, sent)) = model.call else { continue };
+                    run.machine.advance(now, &mut || unit, running);
+                    model.check(&run.machine.effects(), now, None)?;
+                    if model.call.is_none() {
+                        continue;
+                    }
+                    let ttl = millis(granted);
+                    let mine = |n| record(&run.me, n, ttl);
+                    let other = Identity::generate();
+                    let answer = match (failure, op) {
+                        (Some(failure), _) => Answer::Failed(failure),
+                        (None, Op::Acquire) if yes => {
+                            next_fence += 1;
+                            Answer::Acquired(mine(next_fence))
+                        }
+                        (None, Op::Acquire) => Answer::Held(record(&other, next_fence, ttl)),
+                        (None, Op::Inspect) => Answer::Inspected(None),
+                        (None, Op::Renew(fence)) if yes => Answer::Renewed(mine(fence.get())),
+                        (None, Op::Renew(_)) => Answer::Lost(None),
+                        (None, Op::Release(_)) if yes => Answer::Released,
+                        (None, Op::Release(_)) => Answer::NotHolder,
+                    };
+                    let is_yes = matches!(answer, Answer::Acquired(_) | Answer::Renewed(_));
+                    heard = is_yes.then(|| sent + ttl.saturating_sub(secs(3)));
+                    model.call = None;
+                    run.machine.answer(now, &mut || unit, answer);
+                }
+                Input::Wait(_) => {}
+                Input::Resign => run.machine.resign(now, ResignReason::Operator),
+                Input::Anomaly => run.machine.anomaly(now, &mut || unit),
+                Input::Changed => run.machine.changed(now),
+                Input::Work(runs) => running.work = runs && model.term.is_some(),
+                Input::Stop => run.machine.stop(now),
+            }
+            model.check(&run.machine.effects(), now, heard)?;
+            let step = run.machine.advance(now, &mut || unit, running);
+            model.check(&run.machine.effects(), now, None)?;
+            prop_assert!(model.term.is_none_or(|(_, until)| now < until), "nobody leads too long");
+            match step {
+                Step::Call(op) => {
+                    model.begins(op, now, running)?;
+                    run.machine.began(op, now);
+                }
+                Step::Wait(Some(until)) => prop_assert!(now < until, "or it would never wait"),
+                Step::Wait(None) => {}
+                Step::Stop => {
+                    prop_assert!(model.term.is_none() && model.call.is_none());
+                    model.has_stopped = true;
+                }
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Whether that call may be begun.
+    fn begins(&mut self, op: Op, now: BootTime, running: Running) -> Result<(), TestCaseError> {
+        prop_assert!(self.call.is_none() && !self.has_stopped);
+        let term = self.term.map(|(fence, _)| fence);
+        match op {
+            Op::Acquire => prop_assert!(term.is_none() && !running.work),
+            Op::Renew(fence) => prop_assert_eq!(term, Some(fence)),
+            Op::Release(_) | Op::Inspect => prop_assert!(term.is_none()),
+        }
+        if !matches!(op, Op::Release(_))
+            && let Some(last) = self.last
+        {
+            prop_assert!(millis(800) <= now - last, "two calls in {:?}", now - last);
+        }
+        (self.call, self.last) = (Some((op, now)), Some(now));
+        Ok(())
+    }
+
+    /// Whether that may have happened, where `heard` is how long a term is valid by what the store has just said.
+    fn check(
+        &mut self,
+        effects: &[Effect],
+        now: BootTime,
+        heard: Option<BootTime>,
+    ) -> Result<(), TestCaseError> {
+        for effect in effects {
+            match effect {
+                Effect::Start { fence, valid_until } => {
+                    prop_assert!(self.term.is_none());
+                    prop_assert!(Some(*valid_until) == heard && now < *valid_until);
+                    (self.term, self.is_closed) = (Some((*fence, *valid_until)), false);
+                }
+                Effect::Extend { fence, valid_until } => {
+                    let (of, until) = self.term.expect("there is a term");
+                    prop_assert!(of == *fence && until < *valid_until && now < until);
+                    prop_assert_eq!(Some(*valid_until), heard);
+                    self.term = Some((of, *valid_until));
+                }
+                Effect::Close { fence, .. } => {
+                    prop_assert_eq!(self.term.map(|(of, _)| of), Some(*fence));
+                    prop_assert!(!std::mem::replace(&mut self.is_closed, true));
+                }
+                Effect::Cancel => prop_assert!(self.is_closed && self.term.is_some()),
+                Effect::End { fence, end } => {
+                    prop_assert_eq!(self.term.take().map(|(of, _)| of), Some(*fence));
+                    prop_assert!(self.is_closed || !matches!(end, TermEnd::Resigned(_)));
+                }
+                Effect::Abandon { op } => {
+                    let (of, sent) = self.call.take().expect("there is a call");
+                    prop_assert!(of == *op && now - sent <= secs(9));
+                }
+                Effect::Released { .. } => prop_assert!(self.term.is_none()),
+                Effect::Leader(_) | Effect::Regression { .. } | Effect::ShortGrant { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}

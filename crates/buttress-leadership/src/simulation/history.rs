@@ -1,0 +1,400 @@
+//! What happened, and what must not have.
+
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{Called, LeaseConfig, Operation};
+
+/// A process, from its start to its end. One that is started anew is another.
+pub(super) type Who = usize;
+
+#[derive(Clone, Debug)]
+pub(super) enum Fact {
+    /// It leads with that token, and believes that it may until then unless it is renewed.
+    Believes {
+        fence: u64,
+        until: Instant,
+    },
+    /// It leads no more. Whether the store said so, and whether that is true, if it is what it says.
+    Ended {
+        fence: u64,
+        lost: Option<bool>,
+    },
+    Released {
+        fence: u64,
+    },
+    /// The process is no more.
+    Gone,
+    /// A request was let in, and has left.
+    Admitted {
+        fence: u64,
+    },
+    Left {
+        fence: u64,
+    },
+    /// A resource was written to, and its greatest token was that before.
+    Wrote {
+        fence: u64,
+        accepted: bool,
+        mark: u64,
+    },
+    WorkBegan {
+        fence: u64,
+    },
+    WorkGone {
+        fence: u64,
+    },
+    /// Its elector gets no time, or neither does all else, until then.
+    Stopped {
+        until: Instant,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct History {
+    pub(super) config: LeaseConfig,
+    /// Whether the store forgot everything now and then: two leaders are then nobody's fault.
+    pub(super) has_amnesia: bool,
+    pub(super) start: Instant,
+    pub(super) facts: Vec<(Instant, Who, Fact)>,
+    pub(super) calls: BTreeMap<Who, Vec<Called>>,
+    /// How many led at the end, when nothing had failed for long enough.
+    pub(super) leaders_at_last: usize,
+}
+
+/// A term, as its process saw it.
+#[derive(Debug)]
+struct Term {
+    who: Who,
+    fence: u64,
+    start: Instant,
+    /// Until when it was believed to be valid, each time that this was said.
+    until: Vec<(Instant, Instant)>,
+    ended: Option<Instant>,
+}
+
+/// A timer may be late by so much.
+const TICK: Duration = Duration::from_millis(3);
+
+impl History {
+    pub(super) fn terms(&self) -> usize {
+        let mut terms: Vec<_> = self.beliefs().map(|(_, who, fence, _)| (who, fence)).collect();
+        terms.dedup();
+        terms.len()
+    }
+
+    /// All of it as text.
+    pub(super) fn story(&self) -> String {
+        self.facts.iter().fold(String::new(), |mut story, (at, who, fact)| {
+            let at = at.duration_since(self.start);
+            let fact = match fact {
+                Fact::Believes { fence, until } => {
+                    format!("believes {fence} until {:?}", until.duration_since(self.start))
+                }
+                Fact::Stopped { .. } => "stopped".to_owned(),
+                fact => format!("{fact:?}"),
+            };
+            let _ = writeln!(story, "{at:?} {who} {fact}");
+            story
+        })
+    }
+
+    fn beliefs(&self) -> impl Iterator<Item = (Instant, Who, u64, Instant)> {
+        self.facts.iter().filter_map(|(at, who, fact)| match fact {
+            Fact::Believes { fence, until } => Some((*at, *who, *fence, *until)),
+            _ => None,
+        })
+    }
+
+    fn all_terms(&self) -> Vec<Term> {
+        let mut terms = Vec::<Term>::new();
+        for (at, who, fact) in &self.facts {
+            let mut last = terms.iter_mut().rev().find(|term| term.who == *who);
+            match (fact, &mut last) {
+                (Fact::Believes { fence, until }, Some(term))
+                    if term.fence == *fence && term.ended.is_none() =>
+                {
+                    term.until.push((*at, *until));
+                }
+                (Fact::Believes { fence, until }, _) => terms.push(Term {
+                    who: *who,
+                    fence: *fence,
+                    start: *at,
+                    until: vec![(*at, *until)],
+                    ended: None,
+                }),
+                (Fact::Ended { .. } | Fact::Gone, Some(term)) => {
+                    term.ended.get_or_insert(*at);
+                }
+                _ => {}
+            }
+        }
+        terms
+    }
+
+    /// What is wrong with it.
+    pub(super) fn check(&self) -> Vec<String> {
+        let terms = self.all_terms();
+        let mut wrong = Vec::new();
+        if !self.has_amnesia {
+            wrong.extend(self.two_leaders(&terms));
+        }
+        wrong.extend(self.tokens(&terms));
+        wrong.extend(self.writes());
+        wrong.extend(self.requests(&terms));
+        wrong.extend(self.events());
+        wrong.extend(self.work(&terms));
+        wrong.extend(self.losses());
+        wrong.extend(self.ends(&terms));
+        wrong.extend(self.releases());
+        wrong.extend(self.pace());
+        wrong.extend(self.jitter());
+        if self.leaders_at_last != 1 {
+            wrong.push(format!("P7: {} lead although all is well", self.leaders_at_last));
+        }
+        wrong
+    }
+
+    /// P1: nobody believes to lead while another one does.
+    fn two_leaders(&self, terms: &[Term]) -> Vec<String> {
+        let mut all: Vec<_> = terms.iter().collect();
+        all.sort_by_key(|term| term.start);
+        let mut wrong = Vec::new();
+        let mut longest: Option<&Term> = None;
+        for term in all {
+            if let Some(other) = longest
+                && other.who != term.who
+                && term.start < other.end()
+            {
+                wrong.push(format!(
+                    "P1: {} leads with {} while {} does with {}, for {:?}",
+                    term.who,
+                    term.fence,
+                    other.who,
+                    other.fence,
+                    other.end() - term.start
+                ));
+            }
+            if longest.is_none_or(|other| other.end() < term.end()) {
+                longest = Some(term);
+            }
+        }
+        wrong
+    }
+
+    /// P2: tokens grow from term to term; where the store forgot them, at least for each process.
+    fn tokens(&self, terms: &[Term]) -> Vec<String> {
+        let mut highest = BTreeMap::new();
+        let mut wrong = Vec::new();
+        for term in terms {
+            let key = if self.has_amnesia { term.who } else { 0 };
+            let before = highest.entry(key).or_insert(0);
+            if term.fence <= *before {
+                wrong.push(format!("P2: {} leads with {} after {before}", term.who, term.fence));
+            }
+            *before = term.fence.max(*before);
+        }
+        wrong
+    }
+
+    /// P3: what a resource accepts has tokens that do not fall, and what it refuses is old.
+    fn writes(&self) -> Vec<String> {
+        let mut highest = 0;
+        let mut wrong = Vec::new();
+        for (_, who, fact) in &self.facts {
+            let Fact::Wrote { fence, accepted, mark } = fact else { continue };
+            if *mark != highest || *accepted != (highest <= *fence) {
+                wrong.push(format!("P3: {who} wrote with {fence} after {highest}: {accepted}"));
+            }
+            highest = highest.max(*fence);
+        }
+        wrong
+    }
+
+    /// P4: a request is let in by a term of its process, while that is valid.
+    fn requests(&self, terms: &[Term]) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (at, who, fact) in &self.facts {
+            let Fact::Admitted { fence } = fact else { continue };
+            let term = terms.iter().find(|term| term.who == *who && term.fence == *fence);
+            if !term.is_some_and(|term| term.is_valid(*at)) {
+                let at = at.duration_since(self.start);
+                wrong.push(format!("P4: {who} let somebody in by {fence} at {at:?}"));
+            }
+        }
+        wrong
+    }
+
+    /// P5: a term begins and ends once, and the next one begins after that.
+    fn events(&self) -> Vec<String> {
+        let mut running = BTreeMap::<Who, Option<u64>>::new();
+        let mut wrong = Vec::new();
+        for (_, who, fact) in &self.facts {
+            let now = running.entry(*who).or_default();
+            match (fact, *now) {
+                (Fact::Believes { fence, .. }, None) => *now = Some(*fence),
+                (Fact::Believes { fence, .. }, Some(term)) if term == *fence => {}
+                (Fact::Ended { fence, .. }, Some(term)) if term == *fence => *now = None,
+                (Fact::Believes { .. } | Fact::Ended { .. }, term) => {
+                    wrong.push(format!("P5: {who}: {fact:?} in {term:?}"));
+                }
+                _ => {}
+            }
+        }
+        wrong
+    }
+
+    /// The work of a term is gone soon after it, and before the next one's begins.
+    fn work(&self, terms: &[Term]) -> Vec<String> {
+        let mut working = BTreeMap::<Who, u64>::new();
+        let mut wrong = Vec::new();
+        for (at, who, fact) in &self.facts {
+            match fact {
+                Fact::WorkBegan { fence } => {
+                    if let Some(other) = working.insert(*who, *fence) {
+                        wrong.push(format!("P5: {who} works for {fence} and {other}"));
+                    }
+                }
+                Fact::WorkGone { fence } => {
+                    working.remove(who);
+                    let of = |term: &&Term| term.who == *who && term.fence == *fence;
+                    let ended = terms.iter().find(of).and_then(|term| term.ended);
+                    // A process that stands still as a whole drops nothing.
+                    if let Some(ended) = ended
+                        && ended + TICK < *at
+                        && !self.stands_still(*who, ended, *at)
+                    {
+                        let late = *at - ended;
+                        wrong.push(format!("work: {who} works for {fence} for {late:?} too long"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        wrong
+    }
+
+    fn stands_still(&self, who: Who, from: Instant, to: Instant) -> bool {
+        self.facts.iter().any(|(at, of, fact)| {
+            matches!(fact, Fact::Stopped { until } if *of == who && *at <= to && from <= *until + TICK)
+        })
+    }
+
+    /// Nothing is lost but what the store says is.
+    fn losses(&self) -> Vec<String> {
+        let false_alarm = |(_, who, fact): &(_, Who, Fact)| match fact {
+            Fact::Ended { fence, lost: Some(false) } => {
+                Some(format!("lost: {who} gave up {fence}, which it had"))
+            }
+            _ => None,
+        };
+        self.facts.iter().filter_map(false_alarm).collect()
+    }
+
+    /// A term is told to have ended by the time that it is not valid any more.
+    fn ends(&self, terms: &[Term]) -> Vec<String> {
+        let late = |term: &Term| {
+            let until = term.until.iter().map(|(_, until)| *until).max()?;
+            let ended = term.ended?;
+            // Clocks that run wrong make timers late by so much more.
+            let late = ended.checked_duration_since(until)?;
+            let borne = self.config.retry_period.mul_f64(0.3) + 2 * TICK;
+            (borne < late && !self.stands_still(term.who, until, ended)).then(|| {
+                format!("ended in time: {} did not with {}, by {late:?}", term.who, term.fence)
+            })
+        };
+        terms.iter().filter_map(late).collect()
+    }
+
+    /// What is given back is not used, and P6: then nothing is asked until the cool-down is over.
+    fn releases(&self) -> Vec<String> {
+        let mut inside = BTreeMap::<(Who, u64), i64>::new();
+        let mut wrong = Vec::new();
+        for (at, who, fact) in &self.facts {
+            match fact {
+                Fact::Admitted { fence } => *inside.entry((*who, *fence)).or_default() += 1,
+                Fact::Left { fence } => *inside.entry((*who, *fence)).or_default() -= 1,
+                Fact::Released { fence } => {
+                    let left = inside.get(&(*who, *fence)).copied().unwrap_or_default();
+                    if left > 0 {
+                        wrong.push(format!("drained: {who} gave {fence} back with {left} inside"));
+                    }
+                    let calls = self.calls.get(who).map(Vec::as_slice).unwrap_or_default();
+                    let next = calls.get(calls.partition_point(|call| call.at <= *at));
+                    let cool = self.config.retry_period.mul_f64(0.79);
+                    if let Some(next) = next
+                        && next.at < *at + cool
+                    {
+                        let after = next.at - *at;
+                        let what = next.operation;
+                        wrong.push(format!("P6: {who} asks to {what:?} {after:?} after a release"));
+                    }
+                    if next.is_some_and(|next| next.operation == Operation::Renew) {
+                        wrong.push(format!("P6: {who} renews what it gave back"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        wrong
+    }
+
+    /// P9: one call in 0.8 of a retry period, whatever fails. A release need not wait.
+    fn pace(&self) -> Vec<String> {
+        let least = self.config.retry_period.mul_f64(0.8 * (1.0 - world_skew(&self.config))) - TICK;
+        let mut wrong = Vec::new();
+        for (who, calls) in &self.calls {
+            for pair in calls.windows(2) {
+                let gap = pair[1].at - pair[0].at;
+                if gap < least && pair[1].operation != Operation::Release {
+                    let what = (pair[0].operation, pair[1].operation);
+                    wrong.push(format!("P9: {who} asks twice in {gap:?}: {what:?}"));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Those who wait do not look in step: of the gaps that are little more than a retry period, most would be alike.
+    fn jitter(&self) -> Vec<String> {
+        let retry = self.config.retry_period;
+        let mut wrong = Vec::new();
+        for (who, calls) in &self.calls {
+            let looks = calls
+                .windows(2)
+                .filter(|pair| pair.iter().all(|call| call.operation == Operation::Acquire));
+            let gaps = looks.map(|pair| pair[1].at - pair[0].at);
+            let mut gaps: Vec<_> = gaps.filter(|gap| *gap < retry.mul_f64(1.3)).collect();
+            gaps.sort();
+            let alike = |from: &Duration| {
+                gaps.iter().filter(|gap| (*from..*from + retry.mul_f64(0.07)).contains(gap)).count()
+            };
+            let most = gaps.iter().map(alike).max().unwrap_or_default();
+            if gaps.len() > 80 && gaps.len() * 3 < most * 4 {
+                wrong.push(format!("jitter: {who} looks {most} of {} times in step", gaps.len()));
+            }
+        }
+        wrong
+    }
+}
+
+/// By how much clocks may run wrong so that the margin covers it.
+pub(super) fn world_skew(config: &LeaseConfig) -> f64 {
+    let (lease, margin) = (config.lease_duration.as_secs_f64(), config.margin().as_secs_f64());
+    margin / (2.0 * lease - margin)
+}
+
+impl Term {
+    /// When it was over: it ended, or could be believed in no more.
+    fn end(&self) -> Instant {
+        let until = self.until.iter().map(|(_, until)| *until).max().expect("there is one");
+        self.ended.map_or(until, |ended| ended.min(until))
+    }
+
+    fn is_valid(&self, at: Instant) -> bool {
+        let until =
+            self.until.iter().filter(|(said, _)| *said <= at).map(|(_, until)| *until).max();
+        until.is_some_and(|until| at < until) && self.ended.is_none_or(|ended| at <= ended)
+    }
+}
