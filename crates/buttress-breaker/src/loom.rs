@@ -251,3 +251,25 @@ fn past_the_lock_every_refusal_is_counted_and_none_comes_after_the_reset() {
         assert_eq!((stats.rejected, stats.started), (u64::from(refused), 1));
     });
 }
+
+#[test]
+fn past_the_lock_no_success_is_missed_that_makes_them_enough_to_be_judged() {
+    loom::model(|| {
+        let settings = BreakerSettings::default()
+            .window(Window::calls(4))
+            .min_calls(2)
+            .failure_rate(0.5)
+            .open_jitter(0.0);
+        let (breaker, now) = (Breaker::new(settings).unwrap(), Moment::START);
+        let [good, bad] = [(); 2].map(|()| enter(&breaker, now).unwrap());
+        let calling = {
+            let breaker = breaker.clone();
+            thread::spawn(move || succeed(&breaker, now, good))
+        };
+        end(&breaker, now, bad, End::Bad);
+        calling.join().unwrap();
+        let stats = breaker.look(|machine, _| machine.stats(now));
+        assert_eq!((stats.success, stats.failure, stats.in_flight()), (1, 1, 0));
+        assert_eq!(state(&breaker, now), State::Open, "half of two, whichever was first");
+    });
+}
