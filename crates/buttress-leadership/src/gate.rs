@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
     BootTime, FencingToken,
@@ -39,7 +39,7 @@ pub(crate) struct Term {
     /// Told when a term that is closed becomes empty.
     empty: Notify,
     /// Told when it closes, and when it is over.
-    told: Notify,
+    told: std::sync::Arc<Notify>,
 }
 
 /// The term of the moment, if there is one.
@@ -68,7 +68,7 @@ impl Term {
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             word: AtomicU64::new(0),
             empty: Notify::new(),
-            told: Notify::new(),
+            told: std::sync::Arc::default(),
         }
     }
 
@@ -143,6 +143,11 @@ impl Term {
     /// Woken when it was closed and became empty: one wake-up is kept.
     pub(crate) const fn empty(&self) -> &Notify {
         &self.empty
+    }
+
+    /// Told when it closes, and when it is over. Listen, and then look.
+    pub(crate) fn told(&self) -> OwnedNotified {
+        std::sync::Arc::clone(&self.told).notified_owned()
     }
 
     /// Ready once it is closed.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{Reason, Rejected};
+use buttress_core::{InvalidSetting, Reason, Rejected};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     /// Why the last call got no answer.
     pub(crate) error: Swap<String>,
     pub(crate) clocks: Clocks,
+    /// What it was set up with.
+    settings: LeaseConfig,
     pub(crate) orders: Mutex<Orders>,
     /// Told when there are orders, or the clocks disagree.
     pub(crate) wake: Notify,
@@ -128,6 +130,7 @@ impl Leadership {
         let shared = Shared {
             gate: Gate::new(),
             clocks: Clocks::new(&clock, config.margin() / 2),
+            settings: config.clone(),
             clock,
             name: config.name.clone(),
             identity: config.identity.clone(),
@@ -216,6 +219,10 @@ impl Leadership {
     /// [`NotLeading`] says why not.
     pub fn hold(&self) -> Result<TermPermit, NotLeading> {
         self.enter(Duration::ZERO).map_err(|shut| self.why(shut))
+    }
+
+    pub(crate) fn check_min_remaining(&self, min: Duration) -> Result<(), InvalidSetting> {
+        self.shared.settings.check_min_remaining(min)
     }
 
     /// Who leads, as the store said last. It may be this process.

@@ -10,7 +10,9 @@ mod elector;
 mod erased;
 mod event;
 mod faulty;
+mod future;
 mod gate;
+mod layer;
 mod leadership;
 #[cfg(all(test, buttress_loom))]
 mod loom;
@@ -21,6 +23,7 @@ mod name;
 mod permit;
 mod planted;
 mod record;
+mod service;
 #[cfg(all(test, not(buttress_loom)))]
 mod simulation;
 mod store;
@@ -34,6 +37,8 @@ pub use self::{
     erased::ErasedStore,
     event::{Event, ResignReason, State, TermEnd},
     faulty::{Called, Fault, FaultyStore, Operation},
+    future::{ResponseFuture, TermOver},
+    layer::{LeadershipLayer, OnExpiry},
     leadership::{Leadership, NotLeading},
     memory::MemoryStore,
     metrics::{
@@ -42,6 +47,7 @@ pub use self::{
     name::{Identity, LeaseName},
     permit::{LeaderTerm, TermPermit},
     record::{LeaderInfo, LeaseRecord, StoreTime},
+    service::LeadershipService,
     store::{
         AcquireOutcome, AcquireRequest, Changes, Expiry, FenceSource, LeaseStore, ReleaseOutcome,
         ReleaseRequest, RenewOutcome, RenewRequest, ServerClock, StoreCapabilities, StoreError,

@@ -1,7 +1,9 @@
 use std::{fmt, time::Duration};
 
+use tokio::sync::futures::OwnedNotified;
+
 use crate::{
-    FencingToken, Leadership, LeaseName, NotLeading,
+    BootTime, FencingToken, Leadership, LeaseName, NotLeading,
     gate::{Gate, Term},
     sync::Arc,
 };
@@ -57,6 +59,18 @@ impl TermPermit {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         remaining(&self.leadership, &self.term)
+    }
+
+    pub(crate) fn valid_until(&self) -> BootTime {
+        self.term.valid_until()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.term.is_over()
+    }
+
+    pub(crate) fn told(&self) -> OwnedNotified {
+        self.term.told()
     }
 
     /// Ready once the term is over, or who is in has to go: what is done from then on is done beside the next leader.
