@@ -152,7 +152,7 @@ where
                     }
                     let class = judge(&policy.classify, result.as_ref());
                     if class == Class::Success {
-                        policy.budget.deposit();
+                        policy.budget.deposit_in_passing();
                         return Poll::Ready(result);
                     }
                     let next = match policy.next(*this.attempt, class, this.kept, *this.deadline) {

@@ -23,16 +23,25 @@ impl Bucket {
     }
 
     pub(super) fn deposit(&self, now: u32) {
-        self.update(|level| Some(self.rules.deposit(level, now)));
+        self.update(self.cell.load(Relaxed), |level| Some(self.rules.deposit(level, now)));
+    }
+
+    /// The same, at the time of whatever came before. To a full bucket nothing is done.
+    #[inline]
+    pub(super) fn deposit_in_passing(&self) {
+        let word = self.cell.load(Relaxed);
+        if unpack(word).micro < self.rules.cap {
+            self.update(word, |level| Some(self.rules.deposit(level, level.tick)));
+        }
     }
 
     pub(super) fn refund(&self, now: u32) {
-        self.update(|level| Some(self.rules.refund(level, now)));
+        self.update(self.cell.load(Relaxed), |level| Some(self.rules.refund(level, now)));
     }
 
     /// Whether there was a token to take.
     pub(super) fn withdraw(&self, now: u32) -> bool {
-        self.update(|level| self.rules.withdraw(level, now))
+        self.update(self.cell.load(Relaxed), |level| self.rules.withdraw(level, now))
     }
 
     /// In millionths of a token.
@@ -40,8 +49,8 @@ impl Bucket {
         self.rules.at(unpack(self.cell.load(Relaxed)), now).micro
     }
 
-    fn update(&self, next: impl Fn(Level) -> Option<Level>) -> bool {
-        let mut word = self.cell.load(Relaxed);
+    /// `word` is what was there a moment ago.
+    fn update(&self, mut word: u64, next: impl Fn(Level) -> Option<Level>) -> bool {
         loop {
             let Some(level) = next(unpack(word)) else { return false };
             let changed = pack(level);

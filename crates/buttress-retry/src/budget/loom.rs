@@ -1,4 +1,4 @@
-//! Every interleaving of three threads with three operations each.
+//! Every interleaving of three threads with two or three operations each.
 
 use loom::{sync::Arc, thread};
 
@@ -11,28 +11,31 @@ const SWITCHES: usize = 3;
 #[derive(Clone, Copy)]
 enum Op {
     Deposit,
+    /// A success that does not look at the clock.
+    Pass,
     Withdraw,
     Refund,
 }
-use Op::{Deposit, Refund, Withdraw};
+use Op::{Deposit, Pass, Refund, Withdraw};
 
 /// Runs the three scripts at once, in all ways, and tells what was granted and what is left.
-fn model(
+fn model<const N: usize>(
     settings: BudgetSettings,
-    scripts: [[(Op, u32); 3]; 3],
+    scripts: [[(Op, u32); N]; 3],
     check: fn(granted: u32, left: u32),
 ) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(SWITCHES);
     model.check(move || {
         let bucket = Arc::new(Bucket::new(settings.rules().unwrap(), 0));
-        let run = |script: [(Op, u32); 3]| {
+        let run = |script: [(Op, u32); N]| {
             let bucket = bucket.clone();
             move || {
                 let mut granted = 0;
                 for (op, now) in script {
                     match op {
                         Deposit => bucket.deposit(now),
+                        Pass => bucket.deposit_in_passing(),
                         Withdraw => granted += u32::from(bucket.withdraw(now)),
                         Refund => bucket.refund(now),
                     }
@@ -60,7 +63,9 @@ fn three_threads_take_no_more_than_there_is() {
 #[test]
 fn three_threads_lose_no_success() {
     let settings = BudgetSettings::default().ratio(0.5).reserve(0).refill(0.0);
-    model(settings, [[(Deposit, 0); 3]; 3], |_, left| assert_eq!(left, 9 * TOKEN / 2));
+    let looks = [(Deposit, 0); 3];
+    let passes = [(Pass, 0); 3];
+    model(settings, [looks, passes, looks], |_, left| assert_eq!(left, 9 * TOKEN / 2));
 }
 
 #[test]
@@ -83,5 +88,31 @@ fn a_tick_that_threads_see_at_different_times_is_refilled_once() {
     model(settings, [late, early, late], |granted, left| {
         assert!((4..=5).contains(&granted), "{granted} of 4 and one refill");
         assert!(left <= TOKEN);
+    });
+}
+
+// BUD-02
+#[test]
+fn a_full_bucket_that_successes_pass_by_grants_no_more_than_its_cap_and_what_they_earn() {
+    let settings = BudgetSettings::default().ratio(0.5).reserve(1).cap(2).refill(0.0);
+    let [earns, both, takes] =
+        [[Pass, Pass], [Pass, Withdraw], [Withdraw, Withdraw]].map(|ops| ops.map(|op| (op, 0)));
+    model(settings, [earns, both, takes], |granted, left| {
+        // 1 in reserve, and 3 successes: half a token is lost where the last of them found it full.
+        let all = granted * TOKEN + left;
+        assert!([2 * TOKEN, 5 * TOKEN / 2].contains(&all), "{granted}, and {left} left");
+    });
+}
+
+// BUD-02
+#[test]
+fn a_success_in_passing_moves_no_time_and_takes_back_none() {
+    // A token a tick, up to four, and a whole one for a success.
+    let settings = BudgetSettings::default().ratio(1.0).reserve(4).refill(6.4);
+    let late = [(Withdraw, 0), (Withdraw, 1), (Withdraw, 1)];
+    let early = [(Withdraw, 1), (Pass, 0), (Withdraw, 0)];
+    model(settings, [late, early, late], |granted, left| {
+        let all = granted * TOKEN + left;
+        assert!(all <= 6 * TOKEN, "{granted} and {left} left of four, one refill and one success");
     });
 }

@@ -412,6 +412,7 @@ mod tests {
             self.tick = self.tick.max(now);
         }
 
+        #[inline]
         fn add(&mut self, tokens: f64) {
             self.level = (self.level + tokens).min(self.cap);
         }

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use self::{
     bucket::Bucket,
     machine::{TICK_NANOS, TOKEN},
+    pace::Pace,
 };
 use crate::sync::{
     AtomicU64,
@@ -18,6 +19,7 @@ mod bucket;
 #[cfg(all(test, buttress_loom))]
 mod loom;
 mod machine;
+mod pace;
 mod settings;
 
 /// How much repeats may add to the load, over all requests of a client.
@@ -34,6 +36,9 @@ mod settings;
 /// in the order in which tokens are taken, whatever threads do, and to the step of 156.25 ms in which the refill
 /// comes. Nor can a client save up for an outage: what is above the reserve decays with a time constant
 /// of 10 s, so that a bucket holds about what the last ten seconds earned.
+///
+/// A [`RetryLayer`](crate::RetryLayer) looks at the clock for few of the successes that come fast. The others count as
+/// if they were older, by about a step of the refill, so a bit more of them decays.
 ///
 /// | setting | default | why |
 /// |---|---|---|
@@ -104,6 +109,7 @@ struct Shared {
     /// Where tick 0 began.
     origin: Instant,
     deposits: AtomicU64,
+    pace: Pace,
     granted: AtomicU64,
     refused: AtomicU64,
     refunded: AtomicU64,
@@ -120,10 +126,12 @@ impl Budget {
     /// from 0.0000064 to 4294, more than 4294 tokens in `reserve` or `cap`, a `cap` of zero or less than
     /// `reserve`.
     pub fn new(settings: BudgetSettings) -> Result<Self, InvalidSetting> {
+        let rules = settings.rules()?;
         let shared = Shared {
-            bucket: Bucket::new(settings.rules()?, 0),
+            bucket: Bucket::new(rules, 0),
             origin: edge::now(),
             deposits: AtomicU64::new(0),
+            pace: Pace::new(rules),
             granted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             refunded: AtomicU64::new(0),
@@ -132,12 +140,30 @@ impl Budget {
     }
 
     /// A request succeeded: once for each, however many attempts it took.
+    ///
+    /// It looks at the clock.
     pub fn deposit(&self) {
         self.shared.deposits.fetch_add(1, Relaxed);
         // Without a share there is nothing to look at the clock for.
         if self.shared.bucket.earns() {
             self.shared.bucket.deposit(self.tick());
         }
+    }
+
+    /// The same as [`deposit`](Self::deposit), but the clock is looked at only now and then: see [`Pace`].
+    #[inline]
+    pub(crate) fn deposit_in_passing(&self) {
+        let Shared { bucket, deposits, pace, .. } = &*self.shared;
+        let nth = deposits.fetch_add(1, Relaxed);
+        if pace.is_due(nth) { self.look(nth) } else { bucket.deposit_in_passing() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&self, nth: u64) {
+        let now = self.tick();
+        self.shared.bucket.deposit(now);
+        self.shared.pace.looked(nth, now);
     }
 
     /// Takes a token, if there is one.
