@@ -68,13 +68,12 @@ fn nothing_grows_by_accident() {
             ("inner", (8, 24)),
             ("timeout", (32, 184)),
             ("breaker", (48, 224)),
-            // Of which 48 are the service that it keeps for a later attempt.
-            ("retry", (64, 352)),
-            ("deadline", (88, 504)),
-            ("bulkhead", (96, 512)),
-            ("entry", (112, 536)),
-            ("fallback", (112, 536)),
-            ("standard", (112, 536)),
+            ("retry", (64, 288)),
+            ("deadline", (88, 440)),
+            ("bulkhead", (96, 448)),
+            ("entry", (112, 472)),
+            ("fallback", (112, 472)),
+            ("standard", (112, 472)),
         ]
     );
 }

@@ -6,8 +6,13 @@ use buttress_core::{Both, BoxError, Class, Elapsed, Rejected, Repeat};
 ///
 /// It is for the case that the last one was not sent: a breaker has opened, or the callee did not become
 /// ready. That must not be passed on as if *nothing* had been sent.
+///
+/// Nearly every first attempt is the last one, so it takes no more of a request's future than a word.
 #[derive(Debug, Default)]
-pub(crate) struct Before {
+pub(crate) struct Before(Option<Box<Earlier>>);
+
+#[derive(Debug, Default)]
+struct Earlier {
     /// The latest error that says something of the callee.
     error: Option<BoxError>,
     /// Whether one of them may have been carried out.
@@ -27,25 +32,28 @@ pub struct Attempted;
 impl Before {
     /// An attempt was answered, and the answer is about to be let go of.
     pub(crate) fn answered(&mut self) {
-        *self = Self { error: None, sent: true };
+        **self.earlier() = Earlier { error: None, sent: true };
     }
 
     /// An attempt has failed.
     pub(crate) fn failed(&mut self, class: Class, error: BoxError) {
-        self.sent |= class.repeat() != Repeat::Always;
-        if self.error.is_none() || !says_unsent(&error) {
-            self.error = Some(error);
+        let earlier = self.earlier();
+        earlier.sent |= class.repeat() != Repeat::Always;
+        if earlier.error.is_none() || !says_unsent(&error) {
+            earlier.error = Some(error);
         }
     }
 
     /// What to return instead of the last attempt's error. That error itself, unless it is a word of our own
     /// that nothing was sent.
     pub(crate) fn rather_than(&mut self, last: BoxError) -> BoxError {
-        if !says_unsent(&last) {
-            return last;
-        }
-        let error = self.error.take().unwrap_or(last);
-        if self.sent && says_unsent(&error) { Both::new(error, Attempted).into() } else { error }
+        let Some(earlier) = self.0.as_mut().filter(|_| says_unsent(&last)) else { return last };
+        let error = earlier.error.take().unwrap_or(last);
+        if earlier.sent && says_unsent(&error) { Both::new(error, Attempted).into() } else { error }
+    }
+
+    fn earlier(&mut self) -> &mut Box<Earlier> {
+        self.0.get_or_insert_default()
     }
 }
 

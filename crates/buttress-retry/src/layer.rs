@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use buttress_core::{CloneReplay, ErrorsAsFailures, InvalidSetting};
 use tower_layer::Layer;
@@ -50,6 +50,9 @@ use crate::{
 /// [`Context`](buttress_core::Context) at the latest: then nothing is sent any more. If nothing was before, the
 /// answer is a [`Rejected`](buttress_core::Rejected) for
 /// [`DeadlineExceeded`](buttress_core::Reason::DeadlineExceeded). A deadline layer above speaks first.
+///
+/// Each later attempt is made by a fresh clone, and so is a first one that has to wait. They are clones of one idle
+/// instance, which all clones of the service share: itself a clone, made at the first call.
 ///
 /// # Panics
 ///
@@ -174,7 +177,7 @@ impl<S, C: Clone, R: Clone> Layer<S> for RetryLayer<C, R> {
     type Service = RetryService<S, C, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RetryService::new(inner, Arc::new(self.policy.clone()))
+        RetryService::new(inner, self.policy.clone())
     }
 }
 

@@ -62,6 +62,7 @@ mod layer;
 mod machine;
 mod service;
 mod settings;
+mod spare;
 mod sync;
 
 pub use self::{

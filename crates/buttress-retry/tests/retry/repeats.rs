@@ -4,7 +4,7 @@ use std::{
     rc::Rc,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
     task::Poll,
 };
@@ -16,7 +16,7 @@ use buttress_core::{
 };
 use buttress_retry::{Attempted, Backoff, Budget, BudgetSettings, RetryLayer};
 use tokio::time::{Sleep, sleep};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 
 #[tokio::test(start_paused = true)]
 async fn three_attempts_are_all() {
@@ -526,6 +526,57 @@ async fn nothing_is_asked_of_a_service_but_that_it_can_be_cloned() {
     assert_eq!(count.get(), 3);
 }
 
+/// Fails as often as it is asked to, and counts its clones.
+#[derive(Debug)]
+struct Counted {
+    failures: Arc<AtomicUsize>,
+    clones: Arc<AtomicUsize>,
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        self.clones.fetch_add(1, Relaxed);
+        Self { failures: self.failures.clone(), clones: self.clones.clone() }
+    }
+}
+
+impl Service<()> for Counted {
+    type Response = ();
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<(), BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        let fails = |left: usize| left.checked_sub(1);
+        std::future::ready(match self.failures.fetch_update(Relaxed, Relaxed, fails) {
+            Ok(_) => Err("reset".into()),
+            Err(_) => Ok(()),
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_is_cloned_once_for_all_requests_and_then_for_each_repeat() {
+    let (failures, clones) = (Arc::new(AtomicUsize::new(0)), Arc::default());
+    let counted = Counted { failures: failures.clone(), clones: Arc::clone(&clones) };
+    let mut service = RetryLayer::new(Backoff::none(), rich()).layer(counted);
+    for _ in 0..100 {
+        service.ready().await.unwrap().call(()).await.unwrap();
+    }
+    assert_eq!(clones.load(Relaxed), 1);
+    failures.store(2, Relaxed);
+    service.ready().await.unwrap().call(()).await.unwrap();
+    assert_eq!(clones.load(Relaxed), 3);
+    // Where nothing is repeated there is nothing to clone.
+    let counted = Counted { failures, clones: Arc::clone(&clones) };
+    let mut service = RetryLayer::new(Backoff::none(), rich()).attempts(1).layer(counted);
+    service.ready().await.unwrap().call(()).await.unwrap();
+    assert_eq!(clones.load(Relaxed), 3);
+}
+
 // HTP-08
 #[test]
 fn the_service_can_be_stored_shared_and_sent() {
@@ -537,6 +588,9 @@ fn the_service_can_be_stored_shared_and_sent() {
     sure(&layer);
     let callee = service_fn(|_: &'static str| std::future::ready(Ok::<_, BoxError>(OK)));
     let mut service = RetryLayer::new(Backoff::none(), rich()).layer(callee);
+    sent(&service.call("request"));
+    // One that can be sent, but not shared.
+    let mut service = RetryLayer::new(Backoff::none(), rich()).layer(BoxCloneService::new(callee));
     sent(&service.call("request"));
     let named: buttress_retry::RetryService<Callee, Classifier> = over(&layer, &Callee::new([]));
     sent(&named);
