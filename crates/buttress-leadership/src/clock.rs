@@ -13,25 +13,25 @@ use tokio::time::Instant;
 
 /// An instant of a [`LeaseClock`].
 ///
-/// It is of a type of its own since it must not be mixed with an [`Instant`]: that one stops while the machine is
-/// suspended, and a lease does not.
+/// It is of a type of its own since it must not be mixed with an [`Instant`]: that one stops while the
+/// machine is suspended, and a lease does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootTime(u64);
 
 /// The clock by which leases are measured here. It goes on while the machine is suspended.
 ///
 /// [`Instant`] stops then, on Linux and on macOS. A leader that slept for an hour would find that its lease has
-/// some seconds left, and lead on beside its successor. So this reads `CLOCK_BOOTTIME` on Linux and Android, and
-/// `CLOCK_MONOTONIC` on Apple's systems, which counts sleep there; elsewhere it is `Instant`. On one Linux machine all
-/// processes read the same.
+/// some seconds left, and lead on beside its successor. So this reads `CLOCK_BOOTTIME` on Linux and Android,
+/// and `CLOCK_MONOTONIC` on Apple's systems, which counts sleep there; elsewhere it is `Instant`. On one
+/// Linux machine all processes read the same.
 ///
-/// No clock counts the time for which a virtual machine was frozen. The wall clock jumps when it is set right again: that
-/// is what [`TermEnd::ClockAnomaly`](crate::TermEnd::ClockAnomaly) tells of.
+/// No clock counts the time for which a virtual machine was frozen. The wall clock jumps when it is set right
+/// again: that is what [`TermEnd::ClockAnomaly`](crate::TermEnd::ClockAnomaly) tells of.
 ///
 /// # Under test
 ///
-/// A [`simulated`](Self::simulated) clock runs with tokio's, so that `tokio::time::pause` stops it, and does what a
-/// test tells it to. [`Default`] is the system's clock, unless tokio's is paused as it is called.
+/// A [`simulated`](Self::simulated) clock runs with tokio's, so that `tokio::time::pause` stops it, and does
+/// what a test tells it to. [`Default`] is the system's clock, unless tokio's is paused as it is called.
 ///
 /// ```
 /// use buttress_leadership::LeaseClock;
@@ -157,8 +157,8 @@ impl LeaseClock {
         }
     }
 
-    /// Lets time pass as it does while the machine is suspended, or this process stopped with nobody looking: here it
-    /// does, and for timers it does not.
+    /// Lets time pass as it does while the machine is suspended, or this process stopped with nobody looking:
+    /// here it does, and for timers it does not.
     ///
     /// # Panics
     ///
@@ -229,8 +229,8 @@ impl Simulated {
     }
 }
 
-/// Two clocks are read one after the other, and what stops this thread in between looks like a jump. So it is done again, but
-/// not for ever.
+/// Two clocks are read one after the other, and what stops this thread in between looks like a jump. So it is
+/// done again, but not for ever.
 fn drift() -> i64 {
     const AT_ONCE: Duration = Duration::from_millis(50);
     let mut tries = 3;
@@ -245,8 +245,8 @@ fn drift() -> i64 {
     }
 }
 
-/// Whether tokio's clock is not the machine's. tokio does not say, but its clock is std's, read once more, unless it
-/// was paused: then it stands still, or has gone its own way.
+/// Whether tokio's clock is not the machine's. tokio does not say, but its clock is std's, read once more,
+/// unless it was paused: then it stands still, or has gone its own way.
 fn is_paused() -> bool {
     #[expect(clippy::disallowed_methods, reason = "it is compared with the one behind the door")]
     let before = std::time::Instant::now();
@@ -302,7 +302,7 @@ mod tests {
         assert!((0..100).all(|_| !is_paused()));
     }
 
-    // B68
+    // rust-lang/rust#87906
     #[tokio::test(start_paused = true)]
     async fn what_is_suspended_grows_older() {
         let clock = LeaseClock::default();

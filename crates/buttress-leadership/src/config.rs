@@ -30,16 +30,18 @@ use crate::{Identity, LeaseName, StoreCapabilities};
 /// candidate                                                  |--------->| nobody leads for 3 s at least
 /// ```
 ///
-/// With the defaults, a leader that dies is replaced within 15 + 1.2 s; one that leaves, within the time that candidates
-/// wait between two looks (1.2 s), or at once where the store [tells](crate::LeaseStore::changes) them.
+/// With the defaults, a leader that dies is replaced within 15 + 1.2 s; one that leaves, within the time that
+/// candidates wait between two looks (1.2 s), or at once where the store [tells](crate::LeaseStore::changes)
+/// them.
 ///
 /// # The margin
 ///
-/// All leases end on two clocks, and no two clocks run alike. A leader that stops `safety_margin` early is safe from
-/// clocks that each run wrong by a share `r` if the margin is at least `lease_duration * 2r / (1 + r)`. Crystals are off by 0.01 %. A
-/// clock that is slewed by chrony, at its default limit, is off by 8.33 %, and needs 15.4 %: hence 20 %. Whoever knows that
-/// clocks are off by 0.05 % at most may set 1 %. The response's delay is not in the formula, since a lease is counted from
-/// when it was *asked* for (Gray and Cheriton, *Leases*, SOSP 1989).
+/// All leases end on two clocks, and no two clocks run alike. A leader that stops `safety_margin` early is
+/// safe from clocks that each run wrong by a share `r` if the margin is at least `lease_duration * 2r / (1 +
+/// r)`. Crystals are off by 0.01 %. A clock that is slewed by chrony, at its default limit, is off by 8.33 %,
+/// and needs 15.4 %: hence 20 %. Whoever knows that clocks are off by 0.05 % at most may set 1 %. The
+/// response's delay is not in the formula, since a lease is counted from when it was *asked* for (Gray and
+/// Cheriton, *Leases*, SOSP 1989).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseConfig {
@@ -47,7 +49,8 @@ pub struct LeaseConfig {
     pub name: LeaseName,
     /// Who wants to lead. [Generated](Identity::generate) unless set.
     pub identity: Identity,
-    /// What a leader says of itself to those who do not lead, as its address. At most 16 KiB; empty unless set.
+    /// What a leader says of itself to those who do not lead, as its address. At most 16 KiB; empty unless
+    /// set.
     pub payload: Bytes,
     /// For how long the store is asked to grant the lease. What counts is how long it is granted. 15 s by
     /// default, from 1 s and the store's own minimum on.
@@ -55,17 +58,18 @@ pub struct LeaseConfig {
     /// From one renewal that succeeds to the next, from send to send, up to a tenth less by chance. A
     /// third of the lease by default: 5 s.
     pub renew_interval: Duration,
-    /// How long a leader waits after a renewal that failed, and a candidate between two looks, up to a fifth more
-    /// by chance. 1 s by default, from 10 ms to `renew_interval`. There is never more than one call in 0.8 of it.
+    /// How long a leader waits after a renewal that failed, and a candidate between two looks, up to a fifth
+    /// more by chance. 1 s by default, from 10 ms to `renew_interval`. There is never more than one call in
+    /// 0.8 of it.
     pub retry_period: Duration,
-    /// How long one call to the store may take. 2.5 s by default, and at most a third of the time that a lease is
-    /// valid: so that one that hangs does not cost the lease.
+    /// How long one call to the store may take. 2.5 s by default, and at most a third of the time that a
+    /// lease is valid: so that one that hangs does not cost the lease.
     pub operation_timeout: Duration,
     /// How long before the lease ends its holder stops to lead. A fifth of the lease by default, and
     /// 100 ms at least.
     pub safety_margin: Option<Duration>,
-    /// Whether a leader that stops gives the lease back, so that the next one need not wait until it ends. It does by
-    /// default.
+    /// Whether a leader that stops gives the lease back, so that the next one need not wait until it ends. It
+    /// does by default.
     pub release_on_stop: bool,
     /// Whether the identity may be one that is the same after a restart. See [`Identity`].
     pub allow_stable_identity: bool,
@@ -76,8 +80,9 @@ pub struct LeaseConfig {
     pub cancel_grace: Duration,
     /// What it does if something is still there.
     pub on_drain_timeout: OnDrainTimeout,
-    /// For how long a leader that left by itself does not come back, a fifth more or less by chance. 30 s by default.
-    /// It doubles each time, up to `cooldown_max`, and starts anew after a term that lasted as long as that.
+    /// For how long a leader that left by itself does not come back, a fifth more or less by chance. 30 s by
+    /// default. It doubles each time, up to `cooldown_max`, and starts anew after a term that lasted as long
+    /// as that.
     pub cooldown: Duration,
     /// For how long at most. 10 min by default.
     pub cooldown_max: Duration,
@@ -90,8 +95,8 @@ pub enum OnDrainTimeout {
     /// It lets the lease end by itself. Nobody leads until then, and the work has that long to end.
     #[default]
     HoldUntilExpiry,
-    /// It gives the lease back. The next leader works beside the work that has not ended: only for what checks
-    /// tokens.
+    /// It gives the lease back. The next leader works beside the work that has not ended: only for what
+    /// checks tokens.
     ReleaseAnyway,
 }
 
@@ -115,7 +120,8 @@ impl LeaseConfig {
     pub const DEFAULT_RETRY_PERIOD: Duration = Duration::from_secs(1);
     /// The limit of one call unless set.
     pub const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_millis(2_500);
-    /// The share of the lease that the margin is unless set: covers two clocks that are slewed apart at 8.33 % each.
+    /// The share of the lease that the margin is unless set: covers two clocks that are slewed apart at 8.33
+    /// % each.
     pub const DEFAULT_SAFETY_MARGIN_FRACTION: f64 = 0.20;
     /// The shortest margin: timers are late by some milliseconds, and so are tasks.
     pub const MIN_SAFETY_MARGIN: Duration = Duration::from_millis(100);
@@ -200,7 +206,8 @@ impl LeaseConfig {
 
     /// Allows an identity that is the same after a restart.
     ///
-    /// Then it is you who sees to it that never two processes have it: not for a moment while one is replaced.
+    /// Then it is you who sees to it that never two processes have it: not for a moment while one is
+    /// replaced.
     #[must_use]
     pub const fn allow_stable_identity(mut self) -> Self {
         self.allow_stable_identity = true;
@@ -357,7 +364,7 @@ mod tests {
         assert_eq!((refused(&few).as_str(), few.margin()), ("nothing", millis(200)));
     }
 
-    // V2, B37
+    // kubernetes/kubernetes#22775
     #[test]
     fn an_identity_that_outlives_its_process_is_refused_unless_it_is_allowed() {
         let host = config().identity(Identity::new("node-7").unwrap());
@@ -365,7 +372,6 @@ mod tests {
         assert_eq!(refused(&host.allow_stable_identity()), "nothing");
     }
 
-    // V3
     #[test]
     fn a_lease_that_the_store_does_not_grant_is_refused() {
         for lease in [Duration::ZERO, millis(999), secs(86_401), Duration::MAX] {
@@ -383,7 +389,6 @@ mod tests {
         assert_eq!(with(odd, store.ttl_granularity(Duration::ZERO)), Ok(()));
     }
 
-    // V4
     #[test]
     fn a_margin_that_is_none_or_half_of_the_lease_is_refused() {
         for (margin, works) in [
@@ -399,7 +404,7 @@ mod tests {
         }
     }
 
-    // V5, B07, B42, B43
+    // noobaa/noobaa-core#9765, ovn-kubernetes/ovn-kubernetes#3959, riverqueue/river#217
     #[test]
     fn a_lease_that_one_slow_call_could_cost_is_refused() {
         assert_eq!(refused(&config().renew_interval(millis(5_800))), "nothing");
@@ -411,7 +416,7 @@ mod tests {
         assert_eq!(refused(&no_margin.operation_timeout(secs(5))), "renew_interval");
     }
 
-    // V6, B50
+    // kubernetes/kubernetes#65666
     #[test]
     fn a_wait_that_is_none_is_refused() {
         for retry in [Duration::ZERO, millis(9), millis(5_001), Duration::MAX] {
@@ -424,14 +429,12 @@ mod tests {
         }
     }
 
-    // V7
     #[test]
     fn a_payload_that_is_a_document_is_refused() {
         assert_eq!(refused(&config().payload(vec![0; 16 * 1024])), "nothing");
         assert_eq!(refused(&config().payload(vec![0; 16 * 1024 + 1])), "payload");
     }
 
-    // V9
     #[test]
     fn a_gate_that_could_not_open_just_before_a_renewal_is_refused() {
         assert!(config().check_min_remaining(millis(6_999)).is_ok());
@@ -441,7 +444,7 @@ mod tests {
     }
 
     proptest! {
-        // B07
+        // noobaa/noobaa-core#9765
         #[test]
         fn what_passes_the_check_has_room_for_two_calls_as_slow_as_may_be(
             lease in 1_000_u64..60_000,

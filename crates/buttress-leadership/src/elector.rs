@@ -30,8 +30,8 @@ use crate::{
 
 /// Stands for election again and again, and holds the lease while it leads.
 ///
-/// After a term that was lost, expired or given up it stands again, by itself: an elector that ends with its first loss
-/// leaves a system without a leader, and nobody notices.
+/// After a term that was lost, expired or given up it stands again, by itself: an elector that ends with its
+/// first loss leaves a system without a leader, and nobody notices.
 ///
 /// # Examples
 ///
@@ -128,8 +128,8 @@ impl<S: LeaseStore> Elector<S> {
     ///
     /// When it returns, or panics, the leader leaves. When the leader leaves by itself,
     /// [`cancelled`](LeaderTerm::cancelled) tells it, and it is waited for. When the term is lost, or the wait is over, it is
-    /// dropped at its next `await`. The next term does not begin before it is gone: work that blocks its thread keeps this
-    /// process from leading again.
+    /// dropped at its next `await`. The next term does not begin before it is gone: work that blocks its
+    /// thread keeps this process from leading again.
     ///
     /// It runs in no request's [context](buttress_core::Context).
     pub fn lead<F, Fut>(mut self, mut work: F) -> Self
@@ -147,14 +147,15 @@ impl<S: LeaseStore> Elector<S> {
         self
     }
 
-    /// Sets who is told of everything that happens, in order, each once. It is called by the elector between two steps, and
-    /// must not block: the lease is not renewed meanwhile.
+    /// Sets who is told of everything that happens, in order, each once. It is called by the elector between
+    /// two steps, and must not block: the lease is not renewed meanwhile.
     pub fn observe(mut self, observer: impl FnMut(&Event) + Send + 'static) -> Self {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// Stands for election until `shutdown`. Then, if it leads, it leaves as one that [resigns](Leadership::resign).
+    /// Stands for election until `shutdown`. Then, if it leads, it leaves as one that
+    /// [resigns](Leadership::resign).
     ///
     /// # Panics
     ///

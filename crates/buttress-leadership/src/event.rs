@@ -85,7 +85,8 @@ pub enum Event {
         /// Why.
         reason: ResignReason,
     },
-    /// A term of this process ended. Once for each that began, after its gate was closed and its work was told.
+    /// A term of this process ended. Once for each that began, after its gate was closed and its work was
+    /// told.
     TermEnded {
         /// Its token.
         fence: FencingToken,
@@ -104,8 +105,8 @@ pub enum Event {
         /// Why. `None` if it took too long.
         error: Option<Arc<StoreError>>,
     },
-    /// The store gave a token that is no greater than one seen before: it has lost what it knew. This process does not
-    /// lead with it, and resources would refuse it.
+    /// The store gave a token that is no greater than one seen before: it has lost what it knew. This process
+    /// does not lead with it, and resources would refuse it.
     FenceRegression {
         /// The token.
         fence: FencingToken,

@@ -18,8 +18,8 @@ use crate::{
 
 /// A store that fails as it is told to: for tests of what is built upon leadership.
 ///
-/// Around a [`MemoryStore`](crate::MemoryStore), under a paused clock, it does in no time and each time alike what
-/// a network does once a year. Clones share the store and the faults.
+/// Around a [`MemoryStore`](crate::MemoryStore), under a paused clock, it does in no time and each time alike
+/// what a network does once a year. Clones share the store and the faults.
 ///
 /// ```
 /// use buttress_leadership::{
@@ -116,7 +116,8 @@ impl<S> FaultyStore<S> {
         Self { inner: Arc::new(inner), control: Arc::new(control) }
     }
 
-    /// The same store by another way: with faults of its own. So one candidate can be cut off, and others not.
+    /// The same store by another way: with faults of its own. So one candidate can be cut off, and others
+    /// not.
     #[must_use]
     pub fn another_way(&self) -> Self {
         let control = Control { state: Mutex::default(), is_frozen: watch::Sender::new(false) };

@@ -52,14 +52,15 @@ pin_project! {
         told: Option<OwnedNotified>,
         // When the term's time is up by tokio's clock, as of what it was when that was looked up.
         until: Option<(BootTime, Instant)>,
-        // For how long the term has to be valid still: as long as was asked for until the call is begun, and then at all.
+        // For how long the term has to be valid still: as long as was asked for until the call is begun, and
+        // then at all.
         min_remaining: Duration,
         is_polled: bool,
     }
 }
 
-/// The leader's term was over before the call was: **the outcome is unknown**, for the request may have been carried
-/// out.
+/// The leader's term was over before the call was: **the outcome is unknown**, for the request may have been
+/// carried out.
 ///
 /// What was sent was sent with the term's token, by which a resource can tell that it comes too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +129,8 @@ impl<F, O> fmt::Debug for ResponseFuture<F, O> {
     }
 }
 
-/// What a call that was never polled has sent is nothing, as far as futures are lazy. Of the others nobody knows.
+/// What a call that was never polled has sent is nothing, as far as futures are lazy. Of the others nobody
+/// knows.
 #[cold]
 fn over(fence: FencingToken, was_polled: bool) -> BoxError {
     tracing::debug!(target: "buttress_leadership", %fence, was_polled, "term over before the call was");
@@ -152,7 +154,8 @@ impl Watch {
         let mut this = self.project();
         loop {
             let held = permit.as_ref().expect("it is polled until it has answered, and no longer");
-            // Whatever woke it, and however long this process stood still: nothing goes on beside the next leader.
+            // Whatever woke it, and however long this process stood still: nothing goes on beside the next
+            // leader.
             if held.check(*this.min_remaining).is_err() {
                 return Poll::Ready(Err(held.fence()));
             }

@@ -1,11 +1,11 @@
 //! What a request is let in by: the term of the moment.
 //!
-//! A term is one object with its token, until when it is valid, whether it is open, and who is in. A reader loads
-//! it once. So it never has one term's token and another's validity, whatever is stored meanwhile. Its validity only
-//! grows, and it only closes: a new term is a new object.
+//! A term is one object with its token, until when it is valid, whether it is open, and who is in. A reader
+//! loads it once. So it never has one term's token and another's validity, whatever is stored meanwhile. Its
+//! validity only grows, and it only closes: a new term is a new object.
 //!
-//! Whether it is open and how many are in are one word. Whoever enters counts themselves first, and leaves again if it was
-//! closed before: so once it is closed and empty, nobody is in and nobody will be.
+//! Whether it is open and how many are in are one word. Whoever enters counts themselves first, and leaves
+//! again if it was closed before: so once it is closed and empty, nobody is in and nobody will be.
 
 use std::time::Duration;
 

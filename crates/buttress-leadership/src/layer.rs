@@ -7,12 +7,12 @@ use crate::{Leadership, LeadershipService};
 
 /// Lets requests in only while this process leads.
 ///
-/// It belongs inside retries and queues, so that each attempt passes it when it is made, and outside the breaker and
-/// the timeouts of what the leader calls.
+/// It belongs inside retries and queues, so that each attempt passes it when it is made, and outside the
+/// breaker and the timeouts of what the leader calls.
 ///
-/// It is checked in `call`, and again whenever the call is polled: what waited in between, or whose process stood still, is
-/// not begun or goes no further. Readiness is the inner service's, and says nothing of leadership, which may be gone by
-/// the time of the call.
+/// It is checked in `call`, and again whenever the call is polled: what waited in between, or whose process
+/// stood still, is not begun or goes no further. Readiness is the inner service's, and says nothing of
+/// leadership, which may be gone by the time of the call.
 ///
 /// A request that is refused fails with [`Rejected`](buttress_core::Rejected) for
 /// [`NotLeader`](buttress_core::Reason::NotLeader), and no retry of ours repeats it; who leads is for
@@ -50,8 +50,8 @@ pub struct LeadershipLayer<O = ErrorsAsFailures> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnExpiry {
-    /// It is dropped, and fails with [`TermOver`](crate::TermOver). What it has sent by then is sent: only a token keeps it
-    /// from being done.
+    /// It is dropped, and fails with [`TermOver`](crate::TermOver). What it has sent by then is sent: only a
+    /// token keeps it from being done.
     #[default]
     Cancel,
     /// It runs on beside the next leader, and is counted as
@@ -81,8 +81,8 @@ impl LeadershipLayer {
 }
 
 impl<O> LeadershipLayer<O> {
-    /// Lets in only if the term is valid for longer than that still: as long as a call takes. What begins just before a term
-    /// ends, ends after it.
+    /// Lets in only if the term is valid for longer than that still: as long as a call takes. What begins
+    /// just before a term ends, ends after it.
     ///
     /// # Errors
     ///
@@ -100,7 +100,8 @@ impl<O> LeadershipLayer<O> {
         self
     }
 
-    /// Holds the place in the term until `observe` says that the call has ended. A lease is not given back before.
+    /// Holds the place in the term until `observe` says that the call has ended. A lease is not given back
+    /// before.
     ///
     /// `AtEnd(WholeBody)` of `buttress-http` moves it into the response's body.
     #[must_use]

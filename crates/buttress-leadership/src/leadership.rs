@@ -23,11 +23,13 @@ use crate::{
 
 /// Whether this process leads, asked at any time and from anywhere. Clones are the same election.
 ///
-/// Leadership is nothing to be told of and then to remember. A process is stopped for a minute, goes on, and is told of
-/// the loss a moment later; what it does in that moment it does beside its successor. So everything here looks at the
+/// Leadership is nothing to be told of and then to remember. A process is stopped for a minute, goes on, and
+/// is told of the loss a moment later; what it does in that moment it does beside its successor. So
+/// everything here looks at the
 /// [clock](LeaseClock) as it is asked: no lock, no allocation, one reading.
 ///
-/// It comes from an [`Elector`](crate::Elector), which has to run. Once that has ended, in whatever way, nobody leads here.
+/// It comes from an [`Elector`](crate::Elector), which has to run. Once that has ended, in whatever way,
+/// nobody leads here.
 ///
 /// # Examples
 ///
@@ -87,8 +89,8 @@ pub(crate) struct Orders {
     pub(crate) eligible: Option<bool>,
 }
 
-/// Compares the wall clock with the lease's: one that jumps forward has been set right after a time that no other has
-/// counted.
+/// Compares the wall clock with the lease's: one that jumps forward has been set right after a time that no
+/// other has counted.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     /// How far the wall clock was ahead when it was looked at last, in nanoseconds.
@@ -185,8 +187,8 @@ impl Leadership {
 
     /// Lets somebody in if this process leads, and will for longer than `min_remaining`.
     ///
-    /// Ask for as long as the work takes: what begins just before a lease ends, ends after it. The lease is not
-    /// given back until the permit is, unless it ends by itself.
+    /// Ask for as long as the work takes: what begins just before a lease ends, ends after it. The lease is
+    /// not given back until the permit is, unless it ends by itself.
     ///
     /// # Errors
     ///
@@ -211,8 +213,8 @@ impl Leadership {
         }
     }
 
-    /// As [`admit`](Self::admit), for as short as it may be: for work that is spawned, and is to be waited for before the
-    /// lease is given back. Whoever has a permit clones it instead.
+    /// As [`admit`](Self::admit), for as short as it may be: for work that is spawned, and is to be waited
+    /// for before the lease is given back. Whoever has a permit clones it instead.
     ///
     /// # Errors
     ///
@@ -286,15 +288,15 @@ impl Leadership {
 
     /// Tells when the elector does something else, or another one leads.
     ///
-    /// It misses states in between, but never the last one. It is for those who show it, route by it, or wait for
-    /// it: whoever *acts* as a leader [asks](Self::check).
+    /// It misses states in between, but never the last one. It is for those who show it, route by it, or wait
+    /// for it: whoever *acts* as a leader [asks](Self::check).
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Standing> {
         self.shared.standing.subscribe()
     }
 
-    /// Lets the leader leave: the gate closes, the work is asked to end, and when nothing is left the lease is given
-    /// back. Nothing happens if this process does not lead.
+    /// Lets the leader leave: the gate closes, the work is asked to end, and when nothing is left the lease
+    /// is given back. Nothing happens if this process does not lead.
     pub fn resign(&self, reason: ResignReason) {
         self.order(|orders| orders.resign = Some(reason));
     }
@@ -441,7 +443,8 @@ impl Clocks {
         drift.saturating_sub(self.drift.load(Relaxed)) > self.limit
     }
 
-    /// Whether the wall clock has jumped since the last time, for the elector. From here on it is as it is now.
+    /// Whether the wall clock has jumped since the last time, for the elector. From here on it is as it is
+    /// now.
     pub(crate) fn look(&self, clock: &LeaseClock) -> bool {
         let drift = clock.drift();
         let jumped = self.has_jumped(drift);

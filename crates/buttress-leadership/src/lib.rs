@@ -1,8 +1,8 @@
 //! Leader election over leases.
 //!
-//! Many tasks need exactly one active instance. A [`LeaseStore`] says who holds a lease, for a while; whoever holds it
-//! leads until shortly before it ends, and each term has a [`FencingToken`], by which a resource tells a leader from
-//! one that was.
+//! Many tasks need exactly one active instance. A [`LeaseStore`] says who holds a lease, for a while; whoever
+//! holds it leads until shortly before it ends, and each term has a [`FencingToken`], by which a resource
+//! tells a leader from one that was.
 
 mod clock;
 mod config;

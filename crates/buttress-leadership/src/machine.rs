@@ -1,7 +1,7 @@
 //! Who asks the store what, and when; and what follows from the answers.
 //!
-//! It knows no clock, no dice, no task and no store. It is told the time, what is still running, and what the store said; it
-//! tells what to do next, and what has happened. The elector obeys.
+//! It knows no clock, no dice, no task and no store. It is told the time, what is still running, and what the
+//! store said; it tells what to do next, and what has happened. The elector obeys.
 //!
 //! ```text
 //!                  ┌────────────── nobody holds it, or nobody knows ─────────────┐
@@ -447,13 +447,15 @@ impl Machine {
     ) {
         let fence = record.fence;
         match self.doubt.take() {
-            // It was an earlier call whose answer did not come. It counts from that one on, and has no more than is left.
+            // It was an earlier call whose answer did not come. It counts from that one on, and has no more
+            // than is left.
             Some(first) if self.spent < Some(fence) && self.is_wanted() => {
                 let granted = self.valid_until(first, record.granted_ttl);
                 let left = self.valid_until(sent, record.remaining());
                 self.take(now, unit, first, record, granted.min(left));
             }
-            // A term that is over for us, or one that nobody waits for any more. What is left of it ends first.
+            // A term that is over for us, or one that nobody waits for any more. What is left of it ends
+            // first.
             _ if self.running.nothing() => self.give_back(now, fence, self.pause(unit)),
             _ => self.phase = Phase::Following { next: now + self.pause(unit) },
         }

@@ -19,8 +19,8 @@ use crate::{
 
 /// A store in this process's memory: for tests, and for electors of one process. Clones share it.
 ///
-/// It keeps to all rules of [`LeaseStore`], and forgets everything with the process. A [`FaultyStore`](crate::FaultyStore)
-/// around it does what stores do at their worst.
+/// It keeps to all rules of [`LeaseStore`], and forgets everything with the process. A
+/// [`FaultyStore`](crate::FaultyStore) around it does what stores do at their worst.
 ///
 /// ```
 /// use buttress_leadership::{AcquireOutcome, AcquireRequest, Identity, LeaseName, LeaseStore, MemoryStore};
@@ -111,7 +111,8 @@ impl MemoryStore {
         self.shared.changed.notify_waiters();
     }
 
-    /// Takes the lease away from whoever holds it, as somebody who deletes the record by hand. The token stays.
+    /// Takes the lease away from whoever holds it, as somebody who deletes the record by hand. The token
+    /// stays.
     pub fn evict(&self, name: &LeaseName) {
         if let Some(row) = self.rows().get_mut(name) {
             row.vacate();

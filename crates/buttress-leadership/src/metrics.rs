@@ -33,8 +33,8 @@ pub struct Status {
 pub struct Standing {
     /// What the elector is doing.
     pub state: State,
-    /// The token of this process's term, from its beginning until it is over. Whether it is valid at an instant is
-    /// what [`check`](crate::Leadership::check) is for.
+    /// The token of this process's term, from its beginning until it is over. Whether it is valid at an
+    /// instant is what [`check`](crate::Leadership::check) is for.
     pub term: Option<FencingToken>,
     /// Who leads, as the store said last.
     pub leader: Option<LeaderInfo>,
@@ -154,7 +154,8 @@ pub(crate) struct Counters {
     pub(crate) anomalies: AtomicU64,
     pub(crate) renewed: AtomicU64,
     pub(crate) renewals_failed: AtomicU64,
-    /// When the last renewal that succeeded was sent, and when the work was asked to end that runs on. Zero is never.
+    /// When the last renewal that succeeded was sent, and when the work was asked to end that runs on. Zero
+    /// is never.
     pub(crate) renewed_at: AtomicU64,
     pub(crate) cancelled_at: AtomicU64,
     pub(crate) work_active: AtomicU64,

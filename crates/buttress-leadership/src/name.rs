@@ -18,8 +18,9 @@ pub struct LeaseName(Arc<str>);
 
 /// Who leads, or wants to: one run of one process.
 ///
-/// A process that was started anew is another one, for it knows nothing of what it had begun. So an identity that is
-/// the same after a restart, as a host's name is, makes two out of one: both believe that the lease in the store is theirs.
+/// A process that was started anew is another one, for it knows nothing of what it had begun. So an identity
+/// that is the same after a restart, as a host's name is, makes two out of one: both believe that the lease
+/// in the store is theirs.
 /// [`generate`](Self::generate) one each time.
 ///
 /// From 1 to 255 bytes without control characters. Two are the same only if all of it is.
@@ -180,7 +181,7 @@ mod tests {
         assert!(Identity::with_prefix(&"x".repeat(223)).is_err());
     }
 
-    // B37
+    // kubernetes/kubernetes#22775
     #[test]
     fn a_hosts_name_is_not_unique() {
         let of = |text: &str| Identity::new(text).unwrap().is_unique();

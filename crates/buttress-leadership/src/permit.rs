@@ -10,8 +10,8 @@ use crate::{
 
 /// Somebody's place in a leader's term. As long as it is held, the lease is not given back.
 ///
-/// It is a promise of the leader to wait, and no proof that it leads: the term may be over meanwhile, whatever anybody
-/// holds. [`check`](Self::check) says whether it is.
+/// It is a promise of the leader to wait, and no proof that it leads: the term may be over meanwhile,
+/// whatever anybody holds. [`check`](Self::check) says whether it is.
 #[must_use = "a permit that is dropped is not waited for"]
 pub struct TermPermit {
     leadership: Leadership,
@@ -45,8 +45,8 @@ impl TermPermit {
         self.leadership.name()
     }
 
-    /// Whether the term is valid at this instant, for longer than `min_remaining`. It is so too while the leader is about to
-    /// leave, and holds the lease for those who are in.
+    /// Whether the term is valid at this instant, for longer than `min_remaining`. It is so too while the
+    /// leader is about to leave, and holds the lease for those who are in.
     ///
     /// # Errors
     ///
@@ -73,7 +73,8 @@ impl TermPermit {
         self.term.told()
     }
 
-    /// Ready once the term is over, or who is in has to go: what is done from then on is done beside the next leader.
+    /// Ready once the term is over, or who is in has to go: what is done from then on is done beside the next
+    /// leader.
     ///
     /// # Cancel safety
     ///
@@ -116,8 +117,8 @@ impl LeaderTerm {
         self.term.fence()
     }
 
-    /// Whether the term is valid at this instant, for longer than `min_remaining`. It is so too while the leader is about to
-    /// leave, and waits for its work.
+    /// Whether the term is valid at this instant, for longer than `min_remaining`. It is so too while the
+    /// leader is about to leave, and waits for its work.
     ///
     /// # Errors
     ///

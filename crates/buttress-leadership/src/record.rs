@@ -6,8 +6,8 @@ use crate::{FencingToken, Identity, LeaseName};
 
 /// An instant on a store's clock, in nanoseconds since whatever that counts from.
 ///
-/// Two of one record can be subtracted. Nothing else can be done with them: a store's clock and ours are two, and who compares
-/// them has a lease that ends when it is not over.
+/// Two of one record can be subtracted. Nothing else can be done with them: a store's clock and ours are two,
+/// and who compares them has a lease that ends when it is not over.
 ///
 /// ```compile_fail
 /// # use buttress_leadership::{LeaseClock, StoreTime};
@@ -29,7 +29,8 @@ pub struct LeaseRecord {
     pub holder: Option<Identity>,
     /// The token of the latest term, whether or not that is over.
     pub fence: FencingToken,
-    /// For how long the store really grants it, from each renewal on. It may be less or more than what was asked.
+    /// For how long the store really grants it, from each renewal on. It may be less or more than what was
+    /// asked.
     pub granted_ttl: Duration,
     /// When the term began.
     pub acquired_at: StoreTime,

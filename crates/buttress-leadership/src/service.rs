@@ -8,7 +8,8 @@ use tower_service::Service;
 
 use crate::{Leadership, ResponseFuture, TermPermit, layer::Gatekeeper};
 
-/// A service that requests get to only while this process leads. See [`LeadershipLayer`](crate::LeadershipLayer).
+/// A service that requests get to only while this process leads. See
+/// [`LeadershipLayer`](crate::LeadershipLayer).
 ///
 /// A call that is refused leaves the inner service ready for the next.
 #[derive(Clone)]
@@ -141,7 +142,6 @@ mod tests {
         assert_eq!(term.in_flight(), 0);
     }
 
-    // LDR-01
     #[tokio::test(start_paused = true)]
     async fn calls_end_with_the_term_whoever_tells_of_it() {
         for (suspends, tells) in [(false, false), (false, true), (true, false)] {

@@ -14,8 +14,8 @@ use crate::{FencingToken, Identity, LeaseName, LeaseRecord};
 
 /// Where leases are kept, and who holds them is decided.
 ///
-/// An elector is as good as its store. Who writes one keeps to these rules, and has them checked by the conformance
-/// suite:
+/// An elector is as good as its store. Who writes one keeps to these rules, and has them checked by the
+/// conformance suite:
 ///
 /// 1. `acquire` succeeds just if nobody holds the lease, and it is one step: of two at the same time one succeeds.
 /// 2. Each success has a token greater than any that this name has ever had, whatever was released, expired or
@@ -29,9 +29,9 @@ use crate::{FencingToken, Identity, LeaseName, LeaseRecord};
 ///
 /// A lost race is an answer, and no error: an error says that there was no answer.
 ///
-/// **One call is one attempt.** The elector reads the clock right before it polls the future, and counts the lease from
-/// there. A client that repeats by itself inside makes terms short; the elector repeats, and knows when to stop. No
-/// call needs a time limit: the elector drops it.
+/// **One call is one attempt.** The elector reads the clock right before it polls the future, and counts the
+/// lease from there. A client that repeats by itself inside makes terms short; the elector repeats, and knows
+/// when to stop. No call needs a time limit: the elector drops it.
 ///
 /// Give it a connection of its own. What shares the work's pool waits for the work just when that is stuck.
 pub trait LeaseStore: Send + Sync + 'static {
@@ -109,8 +109,8 @@ pub struct StoreCapabilities {
 pub enum Expiry {
     /// The store, by its own clock.
     Server,
-    /// Each candidate: it has seen no renewal for as long as the lease is, by its own clock. It takes a lease longer to
-    /// begin with, and no clock of a server's can end a lease too early.
+    /// Each candidate: it has seen no renewal for as long as the lease is, by its own clock. It takes a lease
+    /// longer to begin with, and no clock of a server's can end a lease too early.
     Observed,
 }
 
@@ -120,8 +120,8 @@ pub enum Expiry {
 pub enum ServerClock {
     /// One that nobody sets.
     Monotonic,
-    /// The wall clock: when that is set forward, leases end too early, and there may be two leaders, whom only their
-    /// tokens tell apart.
+    /// The wall clock: when that is set forward, leases end too early, and there may be two leaders, whom
+    /// only their tokens tell apart.
     Wall,
     /// None: it does not decide.
     None,
@@ -135,7 +135,8 @@ pub enum FenceSource {
     Counter,
     /// The number of the write among all writes of the store.
     Revision,
-    /// The wall clock, and never less than the one before. It grows although the store has forgotten everything.
+    /// The wall clock, and never less than the one before. It grows although the store has forgotten
+    /// everything.
     Time,
 }
 

@@ -13,8 +13,8 @@ pub(crate) use std::sync::{
 
 /// Holds what there is now, or nothing. To read it takes no lock and allocates nothing.
 ///
-/// loom cannot look into `arc-swap`. In its models a lock stands for it, which gives no more than a swap promises:
-/// whoever reads has one value that was stored, whole.
+/// loom cannot look into `arc-swap`. In its models a lock stands for it, which gives no more than a swap
+/// promises: whoever reads has one value that was stored, whole.
 #[cfg(not(buttress_loom))]
 #[derive(Debug)]
 pub(crate) struct Swap<T>(arc_swap::ArcSwapOption<T>);

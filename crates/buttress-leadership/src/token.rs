@@ -2,12 +2,12 @@ use std::{fmt, num::NonZeroU64};
 
 /// Which term of a lease it is: each next one has a greater token.
 ///
-/// No lease keeps two leaders apart by itself. One that was stopped for longer than its lease, and goes on, writes what it
-/// had in hand, while its successor leads. So it sends its token along, and what it writes to refuses any that is less than
-/// the greatest it has seen.
+/// No lease keeps two leaders apart by itself. One that was stopped for longer than its lease, and goes on,
+/// writes what it had in hand, while its successor leads. So it sends its token along, and what it writes to
+/// refuses any that is less than the greatest it has seen.
 ///
-/// Tokens have an order and nothing else: they are not counted, and none is made from another. With the feature `serde` they are
-/// decimal strings, since JavaScript's numbers end at 2^53.
+/// Tokens have an order and nothing else: they are not counted, and none is made from another. With the
+/// feature `serde` they are decimal strings, since JavaScript's numbers end at 2^53.
 ///
 /// ```
 /// use buttress_leadership::FencingToken;

@@ -138,7 +138,7 @@ fn nobody_asks_for_a_lease_while_work_of_the_last_one_runs() {
     crate::planted::plant(None);
 }
 
-// B17
+// patroni/patroni#2787
 #[test]
 fn a_lease_that_was_led_with_is_not_led_with_again() {
     let mut run = leads(&config());
@@ -313,7 +313,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether that may have happened, where `heard` is how long a term is valid by what the store has just said.
+    /// Whether that may have happened, where `heard` is how long a term is valid by what the store has just
+    /// said.
     fn check(
         &mut self,
         effects: &[Effect],

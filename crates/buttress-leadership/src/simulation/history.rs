@@ -356,7 +356,8 @@ impl History {
         wrong
     }
 
-    /// Those who wait do not look in step: of the gaps that are little more than a retry period, most would be alike.
+    /// Those who wait do not look in step: of the gaps that are little more than a retry period, most would
+    /// be alike.
     fn jitter(&self) -> Vec<String> {
         let retry = self.config.retry_period;
         let mut wrong = Vec::new();

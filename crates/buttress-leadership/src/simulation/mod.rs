@@ -1,5 +1,6 @@
-//! Elections over a store that fails, with clocks that run wrong, in processes that are stopped, killed and started
-//! anew: by chance, and each time alike for a seed. What happened is written down, and [checked](history) when it is over.
+//! Elections over a store that fails, with clocks that run wrong, in processes that are stopped, killed and
+//! started anew: by chance, and each time alike for a seed. What happened is written down, and
+//! [checked](history) when it is over.
 //!
 //! The check is no decoration: every fault that can be [planted](crate::planted) is found by it.
 
@@ -29,7 +30,8 @@ fn set(variable: &str, default: usize) -> usize {
     env::var(variable).ok().map_or(default, |text| text.parse().expect("it is a number"))
 }
 
-// B03, B07, B11, B18, B62
+// kubernetes/kubernetes#67651, noobaa/noobaa-core#9765, apache/curator#964, patroni/patroni#3194,
+// kubernetes/client-go#1187
 #[test]
 fn whatever_fails_there_are_no_two_leaders() {
     let terms = set("BUTTRESS_TERMS", 10_000);

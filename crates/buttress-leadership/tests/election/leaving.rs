@@ -58,7 +58,7 @@ async fn whoever_leaves_lets_nobody_in_holds_on_for_those_who_are_in_and_then_le
     assert_eq!(events, ["resigning", "ended", "released"]);
 }
 
-// B59
+// kubernetes/kubernetes#139504
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_not_given_back_while_somebody_is_in() {
     let store = store();
@@ -112,7 +112,7 @@ async fn whoever_asks_for_it_gives_the_lease_back_beside_what_goes_on() {
     assert!(millis(2_500) <= took && took <= millis(2_500) + 2 * TICK, "{took:?}");
 }
 
-// B57, B58
+// ray-project/ray#63773, redisson/redisson#7272
 #[tokio::test(start_paused = true)]
 async fn after_a_release_nothing_is_asked_of_the_store_until_the_cooldown_is_over() {
     let store = store();
@@ -137,7 +137,7 @@ async fn after_a_release_nothing_is_asked_of_the_store_until_the_cooldown_is_ove
     assert!(secs(24) - TICK <= cooled && cooled <= secs(36) + TICK, "{cooled:?}");
 }
 
-// B50
+// kubernetes/kubernetes#65666
 #[tokio::test(start_paused = true)]
 async fn whoever_leaves_again_and_again_stays_away_for_longer_and_longer() {
     let store = store();
@@ -229,7 +229,7 @@ async fn work_is_asked_to_end_and_has_time_for_it() {
     assert!(!holder(&store).await || released(&leader.told).is_none());
 }
 
-// B60
+// kubernetes/kubernetes#132599
 #[tokio::test(start_paused = true)]
 async fn who_stops_waits_for_its_work_gives_the_lease_back_and_ends() {
     let store = store();
@@ -271,7 +271,7 @@ async fn who_stops_does_so_although_the_store_does_not_answer() {
     assert_eq!(store.count(Operation::Release), 3);
 }
 
-// B47
+// cirello-io/dynamolock#14
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_won_again_soon_is_renewed_again() {
     let store = store();
@@ -287,7 +287,7 @@ async fn a_lease_that_is_won_again_soon_is_renewed_again() {
     assert!(leader.leadership.is_leader());
 }
 
-// B57
+// ray-project/ray#63773
 #[tokio::test(start_paused = true)]
 async fn work_that_is_slow_to_begin_delays_no_renewal() {
     let store = store();

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::common::*;
 
-// B01, LDR-01
+// kubernetes/kubernetes#23731
 #[tokio::test(start_paused = true)]
 async fn the_first_no_of_the_store_ends_the_term_before_anything_else() {
     let store = store();
@@ -28,7 +28,7 @@ async fn the_first_no_of_the_store_ends_the_term_before_anything_else() {
     assert_eq!(error.leader().map(|leader| &leader.identity), Some(&thief));
 }
 
-// B02
+// kubernetes/kubernetes#44887
 #[tokio::test(start_paused = true)]
 async fn a_term_that_is_over_is_not_renewed() {
     let store = store();
@@ -43,7 +43,7 @@ async fn a_term_that_is_over_is_not_renewed() {
     assert!(store.count(Operation::Acquire) > 40, "it stands again");
 }
 
-// B08, B38
+// hashicorp/consul#18271
 #[tokio::test(start_paused = true)]
 async fn a_call_that_hangs_does_not_keep_a_term_alive() {
     for fault in [Fault::black_hole(), Fault::black_hole_back()] {
@@ -61,7 +61,7 @@ async fn a_call_that_hangs_does_not_keep_a_term_alive() {
     }
 }
 
-// B49
+// fabric8io/kubernetes-client#2860
 #[tokio::test(start_paused = true)]
 async fn a_store_that_can_only_be_read_makes_no_leader() {
     let store = store();
@@ -75,7 +75,7 @@ async fn a_store_that_can_only_be_read_makes_no_leader() {
     assert_eq!(leader.told.terms(), ["started", "expired locally"]);
 }
 
-// B26, B32
+// etcd-io/etcd#12528, sibson/redbeat#163
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_gone_ends_the_term_with_the_next_renewal() {
     let store = store();
@@ -88,7 +88,7 @@ async fn a_record_that_is_gone_ends_the_term_with_the_next_renewal() {
     assert!(edge::now() - start <= secs(5) + TICK);
 }
 
-// B28
+// etcd-io/etcd#16028
 #[tokio::test(start_paused = true)]
 async fn nobody_leads_with_a_token_that_is_no_greater_than_one_before() {
     let store = store();
@@ -113,7 +113,7 @@ async fn nobody_leads_with_a_token_that_is_no_greater_than_one_before() {
     assert_eq!(regressions.collect::<Vec<_>>(), [(1, 4), (2, 4), (3, 4), (4, 4)]);
 }
 
-// B20, B63
+// triggerdotdev/trigger.dev#4918, kuberhealthy/kuberhealthy#1533
 #[tokio::test(start_paused = true)]
 async fn whoever_loses_a_hundred_times_stands_a_hundred_times() {
     let store = store();
@@ -133,7 +133,7 @@ async fn whoever_loses_a_hundred_times_stands_a_hundred_times() {
     assert!(terms.chunks(2).all(|term| term[0] == "started" && term[1] != "started"));
 }
 
-// B46
+// apache/iceberg#2034
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_the_store_ends_the_term_and_not_the_elector() {
     let store = store();
@@ -171,7 +171,7 @@ async fn an_elector_that_is_dropped_leaves_nobody_in_charge() {
     assert!(store.inspect(&name()).await.unwrap().unwrap().holder.is_some(), "it ends by itself");
 }
 
-// B13
+// apache/druid#16528
 #[tokio::test(start_paused = true)]
 async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
     let store = store();
@@ -209,7 +209,7 @@ async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
     other.shutdown_background();
 }
 
-// B14
+// cilium/cilium#42920
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_listen_is_dropped_when_the_lease_could_be_over() {
     let store = store();
@@ -232,7 +232,7 @@ async fn work_that_does_not_listen_is_dropped_when_the_lease_could_be_over() {
     assert!(!leader.leadership.metrics().work_active);
 }
 
-// B68
+// rust-lang/rust#87906
 #[tokio::test(start_paused = true)]
 async fn what_was_suspended_does_not_lead_on() {
     let store = store();
@@ -245,7 +245,7 @@ async fn what_was_suspended_does_not_lead_on() {
     assert_eq!(leader.told.ended().unwrap().1, TermEnd::ExpiredLocally);
 }
 
-// B17
+// patroni/patroni#2787
 #[tokio::test(start_paused = true)]
 async fn who_wakes_after_its_successor_begins_anew() {
     let store = store();

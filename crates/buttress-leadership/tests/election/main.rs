@@ -1,5 +1,5 @@
-//! Elections over a store that fails as it is told to, under a paused clock. The numbers of public reports stand where a test
-//! shows what they ask for.
+//! Elections over a store that fails as it is told to, under a paused clock. Where a test stands for what
+//! somebody ran into, the report is named above it.
 
 mod common;
 mod leaving;

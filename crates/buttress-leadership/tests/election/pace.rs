@@ -13,7 +13,7 @@ fn shortest(store: &Store) -> Duration {
     calls.windows(2).map(|pair| pair[1].at - pair[0].at).min().unwrap()
 }
 
-// B50
+// kubernetes/kubernetes#65666
 #[tokio::test(start_paused = true)]
 async fn whatever_goes_wrong_there_is_one_call_in_a_retry_period() {
     let faults = [
@@ -55,7 +55,7 @@ async fn a_store_that_wakes_without_end_is_asked_no_more_often() {
     assert!(store.calls().len() > 60, "and no more seldom");
 }
 
-// B52
+// kubernetes-client/csharp#842
 #[tokio::test(start_paused = true)]
 async fn after_an_hour_a_follower_looks_as_often_as_at_first() {
     let store = store();

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use crate::common::*;
 
-// B04, B05
+// golemcloud/golem#3824, golemcloud/golem#3834
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_late_makes_the_lease_no_longer() {
     for late in [secs(0), millis(1), millis(1_300), millis(2_400)] {
@@ -29,7 +29,7 @@ async fn an_answer_that_comes_late_makes_the_lease_no_longer() {
     }
 }
 
-// B23
+// etcd-io/etcd#11456
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_won_too_long_ago_is_not_led_with() {
     let store = store();
@@ -44,7 +44,7 @@ async fn a_lease_that_was_won_too_long_ago_is_not_led_with() {
     assert_eq!(leader.leads().await.get(), 2, "it was given back, and won again");
 }
 
-// B39, B40
+// Cotal-AI/Cotal#498, hashicorp/consul#912
 #[tokio::test(start_paused = true)]
 async fn no_answer_is_no_loss() {
     for fault in [Fault::lost_answer(), Fault::lost_request(), Fault::not_applied(), Fault::fatal()]
@@ -63,7 +63,7 @@ async fn no_answer_is_no_loss() {
     }
 }
 
-// B42
+// ovn-kubernetes/ovn-kubernetes#3959
 #[tokio::test(start_paused = true)]
 async fn one_call_that_hangs_and_one_that_takes_as_long_as_it_may_do_not_cost_the_lease() {
     let store = store();
@@ -79,7 +79,7 @@ async fn one_call_that_hangs_and_one_that_takes_as_long_as_it_may_do_not_cost_th
     assert_eq!(leader.told.terms(), ["started"]);
 }
 
-// B10
+// apache/curator#980
 #[tokio::test(start_paused = true)]
 async fn a_lease_counts_from_the_last_renewal_that_was_answered() {
     let store = store();
@@ -98,7 +98,7 @@ async fn a_lease_counts_from_the_last_renewal_that_was_answered() {
     assert!(until <= at && at <= until + TICK);
 }
 
-// B20, B35
+// triggerdotdev/trigger.dev#4918, apache/curator#566
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_won_unheard_is_found_and_counts_from_the_first_try() {
     for fault in [Fault::lost_answer(), Fault::black_hole_back()] {
@@ -113,7 +113,7 @@ async fn a_lease_that_was_won_unheard_is_found_and_counts_from_the_first_try() {
     }
 }
 
-// B35
+// apache/curator#566
 #[tokio::test(start_paused = true)]
 async fn whoever_stops_does_not_leave_a_lease_that_it_won_unheard() {
     let store = store();
@@ -137,7 +137,6 @@ async fn the_granted_time_counts_and_not_the_one_that_was_asked_for() {
     assert_eq!(leader.told.terms(), ["started"]);
 }
 
-// V8
 #[tokio::test(start_paused = true)]
 async fn nobody_leads_with_less_time_than_a_renewal_needs() {
     let short = MemoryStore::new().without_watch().grant_at_most(secs(8));

@@ -24,7 +24,7 @@ fn leaders(candidates: &[Candidate]) -> usize {
     candidates.iter().filter(|candidate| candidate.leadership.is_leader()).count()
 }
 
-// B37
+// kubernetes/kubernetes#22775
 #[tokio::test(start_paused = true)]
 async fn of_many_on_one_host_exactly_one_leads() {
     let store = store();
@@ -39,7 +39,6 @@ async fn of_many_on_one_host_exactly_one_leads() {
     }
 }
 
-// B72
 #[tokio::test(start_paused = true)]
 async fn of_two_that_ask_at_the_same_time_one_gets_it() {
     for round in 0..1_000 {
@@ -53,7 +52,7 @@ async fn of_two_that_ask_at_the_same_time_one_gets_it() {
     }
 }
 
-// B19
+// kubernetes-retired/contrib#690
 #[tokio::test(start_paused = true)]
 async fn what_followers_know_of_the_leader_has_an_age() {
     let store = store();
@@ -71,7 +70,7 @@ async fn what_followers_know_of_the_leader_has_an_age() {
     assert!(status.last_error.is_some());
 }
 
-// B60
+// kubernetes/kubernetes#132599
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_stops_is_replaced_by_the_next_look() {
     let store = store();
@@ -119,7 +118,7 @@ async fn a_leader_that_dies_is_replaced_soon_after_its_lease() {
     }
 }
 
-// B69
+// kubernetes/client-go#448
 #[tokio::test(start_paused = true)]
 async fn when_all_are_started_anew_one_leads_soon_after_the_old_lease() {
     let store = store();
@@ -131,7 +130,7 @@ async fn when_all_are_started_anew_one_leads_soon_after_the_old_lease() {
     assert!(took <= millis(16_200) + TICK, "{took:?}");
 }
 
-// B27
+// etcd-io/etcd#13294
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_lives_longer_than_it_should_is_waited_for() {
     let store = store();
@@ -143,7 +142,7 @@ async fn a_lease_that_lives_longer_than_it_should_is_waited_for() {
     assert!(follower.leadership.is_leader());
 }
 
-// B11
+// apache/curator#964
 #[tokio::test(start_paused = true)]
 async fn a_store_that_stands_still_makes_no_two_leaders() {
     let store = store();
@@ -165,7 +164,7 @@ async fn a_store_that_stands_still_makes_no_two_leaders() {
     }
 }
 
-// B22
+// etcd-io/etcd#11457
 #[tokio::test(start_paused = true)]
 async fn what_a_paused_leader_had_in_hand_is_refused_by_its_token() {
     let store = store();
