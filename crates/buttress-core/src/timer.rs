@@ -18,7 +18,7 @@ use std::{
     marker::PhantomData,
     pin::{Pin, pin},
     ptr,
-    task::{Context, Poll, RawWakerVTable, ready},
+    task::{Context, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
@@ -30,8 +30,8 @@ use tokio::{
 use crate::edge;
 
 thread_local! {
-    /// The task that the innermost lender polls for.
-    static LENDER: Cell<Option<Task>> = const { Cell::new(None) };
+    /// The task that the innermost lender polls for. The other two are `None` where this is.
+    static LENDER: Cell<Task> = const { Cell::new(Task::NONE) };
     /// The earliest instant that was asked of it during this poll.
     static WISH: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Set while it polls because its timer fired: whatever was wished for until then is due.
@@ -40,15 +40,11 @@ thread_local! {
 
 /// A task: who is polled with the same `Context` is woken by the same timer, and polled again by its lender.
 ///
-/// The waker alone does not tell. Two nested `block_on`s of one thread share theirs, and there the inner one
-/// would wait for a lender that waits for it. The lender's frame borrows its `Context` for as long as it
-/// lends, so no other lies at that address. What is polled with a new one arms a timer of its own.
-#[derive(Clone, Copy)]
-struct Task {
-    context: *const (),
-    data: *const (),
-    vtable: *const RawWakerVTable,
-}
+/// It is the address of that. The lender's frame borrows its `Context` for as long as it lends, so no other lies
+/// there. The waker does not tell: two nested `block_on`s of one thread share theirs, and there the inner one would
+/// wait for a lender that waits for it. What is polled with another `Context` arms a timer of its own.
+#[derive(Clone, Copy, PartialEq)]
+struct Task(*const ());
 
 pin_project! {
     /// Wakes its task at an instant: by a lent timer if there is one, else by its own.
@@ -72,7 +68,7 @@ pub struct RareAlarm {
 
 /// Publishes a lender, and puts the outer one back, on panic too.
 struct Lending {
-    lender: Option<Task>,
+    lender: Task,
     wish: Option<Instant>,
     due: Option<Instant>,
     _not_send: PhantomData<*const ()>,
@@ -92,6 +88,14 @@ pub fn poll_within<F: Future>(
     mut until: impl FnMut() -> Option<Instant>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<F::Output>> {
+    if Task::of(cx).lends() && DUE.get().is_none() {
+        // Who lends to this one lends to those beneath as well. Only when something is due it matters who hears
+        // of it first.
+        if let Poll::Ready(output) = inner.poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        return until().map_or(Poll::Pending, |until| alarm.poll(until, cx).map(|()| None));
+    }
     let mut due = None;
     loop {
         let had_budget = coop::has_budget_remaining();
@@ -121,7 +125,7 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 /// Asks whoever lends a timer to this task. `None` if nobody does.
 fn poll_lent(until: Instant, cx: &Context<'_>) -> Option<Poll<()>> {
-    if LENDER.get() != Some(Task::of(cx)) {
+    if !Task::of(cx).lends() {
         return None;
     }
     if DUE.get().is_some_and(|due| until <= due) {
@@ -144,18 +148,17 @@ fn poll_own(sleep: Pin<&mut Sleep>, had_budget: bool, cx: &mut Context<'_>) -> P
 // === impl Task ===
 
 impl Task {
-    fn of(cx: &Context<'_>) -> Self {
-        let waker = cx.waker();
-        let context = ptr::from_ref(cx).cast();
-        Self { context, data: waker.data(), vtable: waker.vtable() }
-    }
-}
+    const NONE: Self = Self(ptr::null());
 
-impl PartialEq for Task {
-    fn eq(&self, other: &Self) -> bool {
-        ptr::eq(self.context, other.context)
-            && ptr::eq(self.data, other.data)
-            && ptr::eq(self.vtable, other.vtable)
+    #[inline]
+    fn of(cx: &Context<'_>) -> Self {
+        Self(ptr::from_ref(cx).cast())
+    }
+
+    /// Whether a lender polls for it.
+    #[inline]
+    fn lends(self) -> bool {
+        LENDER.get() == self
     }
 }
 
@@ -206,24 +209,28 @@ impl RareAlarm {
 // === impl Lending ===
 
 impl Lending {
+    #[inline]
     fn open(cx: &Context<'_>, due: Option<Instant>) -> Self {
-        Self {
-            lender: LENDER.replace(Some(Task::of(cx))),
-            wish: WISH.take(),
-            // What is due for an outer lender is for this one's limit to hear first: at the same instant,
-            // the outer limit speaks. If it is not this one's, it is passed on in a second round.
-            due: DUE.replace(due),
-            _not_send: PhantomData,
+        let lender = LENDER.replace(Task::of(cx));
+        // What is due for an outer lender is for this one's limit to hear first: at the same instant, the outer
+        // limit speaks. If it is not this one's, it is passed on in a second round.
+        let (wish, outer_due) =
+            if lender == Task::NONE { (None, None) } else { (WISH.take(), DUE.take()) };
+        if due.is_some() {
+            DUE.set(due);
         }
+        Self { lender, wish, due: outer_due, _not_send: PhantomData }
     }
 
     /// What was wished for while it was open.
+    #[inline]
     fn close(self) -> Option<Instant> {
         WISH.get()
     }
 }
 
 impl Drop for Lending {
+    #[inline]
     fn drop(&mut self) {
         LENDER.set(self.lender);
         WISH.set(self.wish);
@@ -425,7 +432,7 @@ mod tests {
             Poll::Ready(std::panic::catch_unwind(poll).is_err())
         });
         assert!(caught.await);
-        assert!(LENDER.get().is_none() && WISH.get().is_none() && DUE.get().is_none());
+        assert!(LENDER.get() == Task::NONE && WISH.get().is_none() && DUE.get().is_none());
     }
 
     #[tokio::test(start_paused = true)]
