@@ -7,7 +7,7 @@
 use std::{
     convert::Infallible,
     future::{Ready, ready},
-    pin::pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -43,19 +43,57 @@ impl Service<u64> for Echo {
     }
 }
 
-/// Allocations of one call, after two that warm up what is made once.
-fn allocations<L>(layer: &L) -> u64
+/// Answers when it is polled again, as who asks a network does: so timers are armed.
+#[derive(Clone, Copy, Debug)]
+struct Later;
+
+impl Service<u64> for Later {
+    type Response = u64;
+    type Error = Infallible;
+    type Future = Pending;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: u64) -> Pending {
+        Pending { request, is_polled: false }
+    }
+}
+
+struct Pending {
+    request: u64,
+    is_polled: bool,
+}
+
+impl Future for Pending {
+    type Output = Result<u64, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        if std::mem::replace(&mut self.is_polled, true) {
+            return Poll::Ready(Ok(self.request));
+        }
+        Poll::Pending
+    }
+}
+
+/// Allocations of one call to `inner`, after two that warm up what is made once.
+fn allocations<L, S>(layer: &L, inner: S) -> u64
 where
-    L: Layer<Echo, Service: Service<u64, Response = u64, Error: std::fmt::Debug>>,
+    L: Layer<S, Service: Service<u64, Response = u64, Error: std::fmt::Debug>>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _in = runtime.enter();
-    let mut service = layer.layer(Echo);
+    let mut service = layer.layer(inner);
     let mut cx = Context::from_waker(Waker::noop());
     let mut call = || {
         assert!(matches!(service.poll_ready(&mut cx), Poll::Ready(Ok(()))));
-        let call = pin!(service.call(7));
-        assert!(matches!(call.poll(&mut cx), Poll::Ready(Ok(7))));
+        let mut call = pin!(service.call(7));
+        let mut answer = call.as_mut().poll(&mut cx);
+        if answer.is_pending() {
+            answer = call.poll(&mut cx);
+        }
+        assert!(matches!(answer, Poll::Ready(Ok(7))));
     };
     call();
     call();
@@ -71,18 +109,32 @@ fn the_count_counts() {
 fn no_layer_allocates_where_the_call_succeeds() {
     let shed = Shed::new(FixedLimit::new(3).unwrap(), ShedSettings::default()).unwrap();
     let counted = [
-        ("deadline", allocations(&DeadlineLayer::new(SECOND))),
-        ("timeout", allocations(&TimeoutLayer::new(SECOND))),
-        ("retry", allocations(&RetryLayer::new(Backoff::default(), Budget::default()))),
-        ("breaker", allocations(&BreakerLayer::new(Breaker::default()))),
-        ("bulkhead", allocations(&BulkheadLayer::new(Bulkhead::default()))),
-        ("shed", allocations(&ShedLayer::new(shed))),
-        ("fallback", allocations(&FallbackLayer::respond_with(|_: &Cause<u64>| 0))),
-        ("all six", allocations(&Standard::generic().build().unwrap())),
+        ("deadline", allocations(&DeadlineLayer::new(SECOND), Echo)),
+        ("timeout", allocations(&TimeoutLayer::new(SECOND), Echo)),
+        ("retry", allocations(&RetryLayer::new(Backoff::default(), Budget::default()), Echo)),
+        ("breaker", allocations(&BreakerLayer::new(Breaker::default()), Echo)),
+        ("bulkhead", allocations(&BulkheadLayer::new(Bulkhead::default()), Echo)),
+        ("shed", allocations(&ShedLayer::new(shed), Echo)),
+        ("fallback", allocations(&FallbackLayer::respond_with(|_: &Cause<u64>| 0), Echo)),
+        ("all six", allocations(&Standard::generic().build().unwrap(), Echo)),
     ];
     for (layer, count) in counted {
         assert_eq!(count, 0, "{layer}");
     }
+}
+
+#[test]
+fn nor_does_a_limit_or_the_stack_where_the_answer_comes_later() {
+    let counted = [
+        ("deadline", allocations(&DeadlineLayer::new(SECOND), Later)),
+        ("timeout", allocations(&TimeoutLayer::new(SECOND), Later)),
+        ("all six", allocations(&Standard::generic().build().unwrap(), Later)),
+    ];
+    for (layer, count) in counted {
+        assert_eq!(count, 0, "{layer}");
+    }
+    let alone = TimeoutLayer::new(SECOND).beneath_deadline();
+    assert_eq!(allocations(&alone, Later), 1, "with no deadline above there is no timer to borrow");
 }
 
 #[test]

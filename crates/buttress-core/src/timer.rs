@@ -66,6 +66,30 @@ pub struct RareAlarm {
     own: Option<Pin<Box<Sleep>>>,
 }
 
+/// Where a limit keeps a timer of its own, should it need one: in itself, as an [`Alarm`], or on the heap, as a
+/// [`RareAlarm`].
+///
+/// There are no others.
+pub trait Timer: Default + sealed::Sealed {
+    /// Ready once `until` has come. Until then the task is woken at that instant.
+    ///
+    /// `had_budget` says whether the task had some when the poll began that this is part of.
+    #[doc(hidden)]
+    fn poll_after(
+        self: Pin<&mut Self>,
+        until: Instant,
+        had_budget: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<()>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for super::Alarm {}
+    impl Sealed for super::RareAlarm {}
+}
+
 /// Publishes a lender, and puts the outer one back, on panic too.
 struct Lending {
     lender: Task,
@@ -74,7 +98,7 @@ struct Lending {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Polls `inner` until an instant, and lends `alarm` to the limits beneath it. Ready with `None` when the
+/// Polls `inner` until an instant, and lends `timer` to the limits beneath it. Ready with `None` when the
 /// time is up.
 ///
 /// `until` is asked for only when `inner` is pending, so that a future which is ready at once costs no
@@ -82,9 +106,9 @@ struct Lending {
 ///
 /// Whoever gets `None` drops the inner future in the same poll.
 #[inline]
-pub fn poll_within<F: Future>(
+pub fn poll_within<F: Future, T: Timer>(
     mut inner: Pin<&mut F>,
-    mut alarm: Pin<&mut Alarm>,
+    mut timer: Pin<&mut T>,
     mut until: impl FnMut() -> Option<Instant>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<F::Output>> {
@@ -94,7 +118,8 @@ pub fn poll_within<F: Future>(
         if let Poll::Ready(output) = inner.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        return until().map_or(Poll::Pending, |until| alarm.poll(until, cx).map(|()| None));
+        return until()
+            .map_or(Poll::Pending, |until| timer.poll_after(until, true, cx).map(|()| None));
     }
     let mut due = None;
     loop {
@@ -106,7 +131,7 @@ pub fn poll_within<F: Future>(
         let wish = lending.close();
         let until = until();
         let Some(at) = earliest(wish, until) else { return Poll::Pending };
-        ready!(alarm.as_mut().poll_after(at, had_budget, cx));
+        ready!(timer.as_mut().poll_after(at, had_budget, cx));
         if until.is_some_and(|until| until <= at) {
             return Poll::Ready(None);
         }
@@ -169,7 +194,9 @@ impl Alarm {
     pub fn poll(self: Pin<&mut Self>, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_after(until, true, cx)
     }
+}
 
+impl Timer for Alarm {
     fn poll_after(
         self: Pin<&mut Self>,
         until: Instant,
@@ -195,6 +222,17 @@ impl Alarm {
 impl RareAlarm {
     /// Ready once `until` has come. Until then the task is woken at that instant.
     pub fn poll(&mut self, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(self).poll_after(until, true, cx)
+    }
+}
+
+impl Timer for RareAlarm {
+    fn poll_after(
+        mut self: Pin<&mut Self>,
+        until: Instant,
+        had_budget: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
         if let Some(lent) = poll_lent(until, cx) {
             return lent;
         }
@@ -202,7 +240,7 @@ impl RareAlarm {
         if own.deadline() != until {
             own.as_mut().reset(until);
         }
-        poll_own(own.as_mut(), true, cx)
+        poll_own(own.as_mut(), had_budget, cx)
     }
 }
 

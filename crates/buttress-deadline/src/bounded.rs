@@ -6,7 +6,7 @@ use std::{
 use buttress_core::{
     BoxError, Deadline, edge,
     ready::Call,
-    timer::{Alarm, poll_within},
+    timer::{Timer, poll_within},
 };
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -37,24 +37,25 @@ pin_project! {
 /// Waits for the answer of a call until its time is up, which was [settled](Bound::settle). The call is dropped with its
 /// answer, or in the poll that finds the time up.
 #[inline]
-pub(crate) fn poll_bounded<C, T, E>(
+pub(crate) fn poll_bounded<C, A, T, E>(
     mut call: Pin<&mut C>,
-    mut alarm: Pin<&mut Alarm>,
+    mut timer: Pin<&mut A>,
     bound: &Bound,
     layer: &'static str,
     cx: &mut Context<'_>,
 ) -> Poll<Result<T, BoxError>>
 where
     C: Attempt<Output = Result<T, E>>,
+    A: Timer,
     E: Into<BoxError>,
 {
     if !call.is_sent()
-        && let Some(over) = poll_unsent(call.as_mut(), alarm.as_mut(), bound, layer, cx)
+        && let Some(over) = poll_unsent(call.as_mut(), timer.as_mut(), bound, layer, cx)
     {
         return over.map(Err);
     }
     let until = || bound.until().map(Deadline::instant);
-    match ready!(poll_within(call.as_mut(), alarm, until, cx)) {
+    match ready!(poll_within(call.as_mut(), timer, until, cx)) {
         Some(answer) => {
             call.end();
             Poll::Ready(answer.map_err(Into::into))
@@ -65,9 +66,9 @@ where
 
 /// Looks whether a call that was not handed over may still be. `None` if it may.
 #[cold]
-fn poll_unsent<C: Attempt>(
+fn poll_unsent<C: Attempt, A: Timer>(
     call: Pin<&mut C>,
-    alarm: Pin<&mut Alarm>,
+    timer: Pin<&mut A>,
     bound: &Bound,
     layer: &'static str,
     cx: &mut Context<'_>,
@@ -80,9 +81,9 @@ fn poll_unsent<C: Attempt>(
     if !until.has_passed(edge::now()) {
         return None;
     }
-    // An answer that comes late is still an answer, but nothing is called late. The alarm is asked all the
+    // An answer that comes late is still an answer, but nothing is called late. The timer is asked all the
     // same, so that at the same instant the outer limit speaks.
-    Some(alarm.poll(until.instant(), cx).map(|()| end(call, bound, layer)))
+    Some(timer.poll_after(until.instant(), true, cx).map(|()| end(call, bound, layer)))
 }
 
 /// Drops the call, and says that the time was up.

@@ -1,6 +1,9 @@
-use std::time::Duration;
+use std::{marker::PhantomData, time::Duration};
 
-use buttress_core::InvalidSetting;
+use buttress_core::{
+    InvalidSetting,
+    timer::{Alarm, RareAlarm},
+};
 use tower_layer::Layer;
 
 use super::{CallTimeoutLayer, TimeoutService};
@@ -55,9 +58,10 @@ use crate::bound::{assert_more_than_zero, more_than_zero};
 /// [`Limit::Attempt`]: crate::Limit::Attempt
 /// [`Limit::Total`]: crate::Limit::Total
 /// [`Rejected`]: crate::Rejected
-#[derive(Clone, Copy, Debug)]
-pub struct TimeoutLayer {
+#[derive(Debug)]
+pub struct TimeoutLayer<T = Alarm> {
     limit: Duration,
+    _timer: PhantomData<fn() -> T>,
 }
 
 impl TimeoutLayer {
@@ -69,7 +73,7 @@ impl TimeoutLayer {
     #[must_use]
     #[track_caller]
     pub const fn new(limit: Duration) -> Self {
-        Self { limit: assert_more_than_zero(limit) }
+        Self::unchecked(assert_more_than_zero(limit))
     }
 
     /// The same, for a `limit` that comes from elsewhere.
@@ -78,7 +82,7 @@ impl TimeoutLayer {
     ///
     /// If `limit` is zero.
     pub fn try_new(limit: Duration) -> Result<Self, InvalidSetting> {
-        Ok(Self { limit: more_than_zero("limit", limit)? })
+        Ok(Self::unchecked(more_than_zero("limit", limit)?))
     }
 
     /// Limits the call alone: another layer, for services that cannot be cloned, or whose readiness must
@@ -101,12 +105,36 @@ impl TimeoutLayer {
     pub fn try_call_only(limit: Duration) -> Result<CallTimeoutLayer, InvalidSetting> {
         Ok(CallTimeoutLayer::unchecked(more_than_zero("limit", limit)?))
     }
+
+    /// The same for beneath a [`DeadlineLayer`](crate::DeadlineLayer), whose timer it borrows: then its calls keep no
+    /// room for one of their own, which is most of their size.
+    ///
+    /// Nothing else differs. Where there is none to borrow after all, a call that is pending takes one from the heap.
+    #[must_use]
+    pub const fn beneath_deadline(self) -> TimeoutLayer<RareAlarm> {
+        TimeoutLayer::unchecked(self.limit)
+    }
 }
 
-impl<S> Layer<S> for TimeoutLayer {
-    type Service = TimeoutService<S>;
+impl<T> TimeoutLayer<T> {
+    const fn unchecked(limit: Duration) -> Self {
+        Self { limit, _timer: PhantomData }
+    }
+}
+
+impl<S, T> Layer<S> for TimeoutLayer<T> {
+    type Service = TimeoutService<S, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
         TimeoutService::new(inner, self.limit)
     }
 }
+
+// By hand, as a derive would ask it of the timer.
+impl<T> Clone for TimeoutLayer<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for TimeoutLayer<T> {}

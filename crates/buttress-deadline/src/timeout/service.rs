@@ -1,4 +1,6 @@
 use std::{
+    fmt,
+    marker::PhantomData,
     task::{Context, Poll},
     time::Duration,
 };
@@ -6,6 +8,7 @@ use std::{
 use buttress_core::{
     BoxError, CloneService, Deadline, IntoBoxError, Limit, edge,
     ready::{Call, Ready},
+    timer::{Alarm, Timer},
 };
 use tower_service::Service;
 
@@ -16,26 +19,27 @@ use crate::bound::Bound;
 ///
 /// It is ready at once: where the inner service is not, the response future waits for it, and the time
 /// runs.
-#[derive(Clone, Debug)]
-pub struct TimeoutService<S> {
+pub struct TimeoutService<S, T = Alarm> {
     inner: Ready<S>,
     limit: Duration,
+    _timer: PhantomData<fn() -> T>,
 }
 
-impl<S> TimeoutService<S> {
+impl<S, T> TimeoutService<S, T> {
     pub(super) const fn new(inner: S, limit: Duration) -> Self {
-        Self { inner: Ready::new(inner), limit }
+        Self { inner: Ready::new(inner), limit, _timer: PhantomData }
     }
 }
 
-impl<S, Req> Service<Req> for TimeoutService<S>
+impl<S, T, Req> Service<Req> for TimeoutService<S, T>
 where
     S: Service<Req> + CloneService,
     S::Error: IntoBoxError,
+    T: Timer,
 {
     type Response = S::Response;
     type Error = BoxError;
-    type Future = ResponseFuture<S, Req>;
+    type Future = ResponseFuture<S, Req, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -55,5 +59,20 @@ where
         Deadline::within_attempt(bound.until(), || {
             edge::within_call(None, || ResponseFuture::sent(service, request, bound))
         })
+    }
+}
+
+impl<S: Clone, T> Clone for TimeoutService<S, T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), ..*self }
+    }
+}
+
+impl<S: fmt::Debug, T> fmt::Debug for TimeoutService<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimeoutService")
+            .field("inner", &self.inner)
+            .field("limit", &self.limit)
+            .finish()
     }
 }

@@ -208,6 +208,8 @@ fn a_limit_costs_so_many_bytes() {
     let call = size_of::<Call<Inner, u32>>();
     assert!(size_of::<FutureOf<DeadlineService<Inner>>>() <= call + ALARM + 40);
     assert!(size_of::<FutureOf<TimeoutService<Inner>>>() <= call + ALARM + 40);
+    type Lent = TimeoutService<Inner, buttress_core::timer::RareAlarm>;
+    assert!(size_of::<FutureOf<Lent>>() <= call + 8 + 40);
     let bare = size_of::<FutureOf<Inner>>();
     assert!(size_of::<FutureOf<CallTimeout<Inner>>>() <= bare + ALARM + 40);
     assert!(size_of::<FutureOf<EntryService<Inner>>>() <= bare + size_of::<Option<Deadline>>() + 8);

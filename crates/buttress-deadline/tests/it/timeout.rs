@@ -22,6 +22,21 @@ async fn an_attempt_ends_at_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_made_for_beneath_a_deadline_ends_there_too_and_without_one() {
+    let layer = TimeoutLayer::new(secs(10)).beneath_deadline();
+    let (answer, took) = timed(layer.layer(silent())).await;
+    assert_eq!((elapsed(answer), took), (attempt(secs(10)), secs(10)));
+    let (answer, took) = timed(DeadlineLayer::new(secs(30)).layer(layer.layer(silent()))).await;
+    assert_eq!((elapsed(answer), took), (attempt(secs(10)), secs(10)));
+    let (answer, took) = timed(DeadlineLayer::new(secs(10)).layer(layer.layer(silent()))).await;
+    assert_eq!(
+        (elapsed(answer), took),
+        (total(secs(10)), secs(10)),
+        "at once, the request is over"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_at_the_very_instant_wins() {
     for layer in [TimeoutLayer::new(secs(5)), TimeoutLayer::new(secs(6))] {
         let probe = echo();

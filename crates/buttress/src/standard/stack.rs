@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
 use buttress_breaker::{Breaker, BreakerLayer, BreakerService, BreakerSettings, Breakers};
 use buttress_bulkhead::{Bulkhead, BulkheadLayer, BulkheadService, BulkheadSettings};
-use buttress_core::{CloneReplay, ErrorsAsFailures, InvalidSetting, KeyOf};
+use buttress_core::{CloneReplay, ErrorsAsFailures, InvalidSetting, KeyOf, timer::RareAlarm};
 use buttress_deadline::{
     DeadlineLayer, DeadlineService, EntryLayer, EntryService, TimeoutLayer, TimeoutService,
 };
@@ -96,7 +96,7 @@ pub type StandardService<
 > = FallbackService<
     EntryService<
         BulkheadService<
-            DeadlineService<RetryService<BreakerService<TimeoutService<S>, B, O>, C, R>>,
+            DeadlineService<RetryService<BreakerService<TimeoutService<S, RareAlarm>, B, O>, C, R>>,
         >,
     >,
     A,
@@ -267,7 +267,7 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         let StandardSettings { total, attempt, .. } = self.settings;
-        let service = TimeoutLayer::new(attempt).layer(inner);
+        let service = TimeoutLayer::new(attempt).beneath_deadline().layer(inner);
         let service =
             BreakerLayer::new(self.breakers.clone()).classify(self.observe.clone()).layer(service);
         let service = self.retry.layer(service);
