@@ -71,3 +71,22 @@ impl fmt::Display for Attempted {
 }
 
 impl Error for Attempted {}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use buttress_core::{Limit, Reason};
+
+    use super::*;
+
+    #[test]
+    fn what_was_sent_stays_sent_whatever_comes_after() {
+        let mut before = Before::default();
+        before.answered();
+        let unready = Elapsed::new(Limit::Attempt, Duration::from_secs(1)).unsent();
+        before.failed(Class::Unreachable, unready.into());
+        let open = Rejected::new(Reason::CircuitOpen, "breaker").into();
+        assert!(before.rather_than(open).is::<Both>());
+    }
+}

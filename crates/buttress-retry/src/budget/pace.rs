@@ -164,6 +164,18 @@ mod tests {
     }
 
     #[test]
+    fn after_a_rush_a_look_comes_once_a_tick_again() {
+        let mut pair = Pair::new(&BudgetSettings::default());
+        pair.rush(10_000.0, 30.0);
+        // 15 or 16 in a tick.
+        pair.rush(100.0, 2.0);
+        let before = pair.looks;
+        pair.rush(100.0, 10.0);
+        let looks = pair.looks - before;
+        assert!((50..=130).contains(&looks), "{looks} in 64 ticks");
+    }
+
+    #[test]
     fn without_a_ratio_nobody_looks() {
         let mut pair = Pair::new(&BudgetSettings::default().ratio(0.0));
         pair.rush(100.0, 10.0);

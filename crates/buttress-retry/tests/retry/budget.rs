@@ -1,7 +1,7 @@
 //! What all requests together may repeat.
 
 use crate::support::*;
-use buttress_core::BoxError;
+use buttress_core::{BoxError, Class};
 use buttress_retry::{Backoff, Budget, BudgetSettings, RetryLayer, RetrySettings};
 use futures_util::future::join_all;
 use tokio::time::advance;
@@ -64,6 +64,16 @@ async fn a_success_is_counted_once_however_many_attempts_it_took() {
     let callee = Callee::new([failed(1), failed(2), Act::Answer(OK)]);
     send(&mut over(&within(&budget), &callee)).await.unwrap();
     assert_eq!((budget.stats().deposits, budget.balance()), (1, 1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_the_classifier_takes_for_a_success_earns_like_one() {
+    let budget = budget(BudgetSettings::default().ratio(1.0));
+    let layer = RetryLayer::new(Backoff::none(), budget.clone())
+        .classify(|_: Result<&(), &BoxError>| Class::Success);
+    let gone = tower::service_fn(async |()| Err::<(), _>("gone, as it should be"));
+    layer.layer(gone).oneshot(()).await.unwrap_err();
+    assert_eq!((budget.stats().deposits, budget.balance()), (1, 3.0));
 }
 
 #[tokio::test(start_paused = true)]
