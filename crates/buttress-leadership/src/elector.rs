@@ -75,6 +75,8 @@ pub struct Elector<S> {
     work: Option<Work>,
     work_on: Option<Handle>,
     observer: Option<Observer>,
+    /// Whether it ends with its first term.
+    is_once: bool,
 }
 
 /// An elector that runs in a task of its own. Dropped, it stops at once: nobody leads here any more, and the
@@ -84,7 +86,8 @@ pub struct Elector<S> {
 pub struct ElectorTask {
     leadership: Leadership,
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
+    /// It is there until somebody takes it to let it run on.
+    task: Option<JoinHandle<()>>,
 }
 
 type Work = Box<dyn FnMut(LeaderTerm) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
@@ -113,9 +116,18 @@ impl<S: LeaseStore> Elector<S> {
         clock: LeaseClock,
     ) -> Result<Self, InvalidSetting> {
         config.check_with(&store.capabilities())?;
+        Ok(Self::checked(std::sync::Arc::new(store), config, clock))
+    }
+
+    fn checked(store: std::sync::Arc<S>, config: LeaseConfig, clock: LeaseClock) -> Self {
         let leadership = Leadership::new(&config, clock);
-        let store = std::sync::Arc::new(store);
-        Ok(Self { store, config, leadership, work: None, work_on: None, observer: None })
+        let (work, work_on, observer, is_once) = (None, None, None, false);
+        Self { store, config, leadership, work, work_on, observer, is_once }
+    }
+
+    /// One that ends with its first term. Its settings have been checked.
+    pub(crate) fn once(store: std::sync::Arc<S>, config: LeaseConfig, clock: LeaseClock) -> Self {
+        Self { is_once: true, ..Self::checked(store, config, clock) }
     }
 
     /// The election, to be asked from anywhere.
@@ -186,7 +198,7 @@ impl<S: LeaseStore> Elector<S> {
             let _ = stopped.await;
         };
         let task = tokio::spawn(Ambient::detached(self.run(shutdown)));
-        ElectorTask { leadership, stop: Some(stop), task }
+        ElectorTask { leadership, stop: Some(stop), task: Some(task) }
     }
 }
 
@@ -208,7 +220,7 @@ impl ElectorTask {
     /// Whether it has ended: it was stopped, or its observer panicked.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.task.is_finished()
+        self.task.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Stops it: a leader leaves, its work ends, and the lease is given back.
@@ -220,14 +232,27 @@ impl ElectorTask {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // A panic in it has been told of, and the gate is closed.
-        let _ = (&mut self.task).await;
+        if let Some(task) = &mut self.task {
+            // A panic in it has been told of, and the gate is closed.
+            let _ = task.await;
+        }
+    }
+
+    /// The same, and nobody waits for it.
+    pub(crate) fn stop_in_background(mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        // Dropped, it is no longer ours to abort.
+        self.task = None;
     }
 }
 
 impl Drop for ElectorTask {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
@@ -245,6 +270,7 @@ struct Driver<S> {
     work_on: Option<Handle>,
     task: Option<JoinHandle<()>>,
     observer: Option<Observer>,
+    is_once: bool,
     /// What is to be told to the store with the next renewal.
     payload: Option<Bytes>,
     memo: Option<Bytes>,
@@ -279,7 +305,7 @@ enum Happened {
 
 impl<S: LeaseStore> Driver<S> {
     fn new(elector: Elector<S>) -> Self {
-        let Elector { store, config, leadership, work, work_on, observer } = elector;
+        let Elector { store, config, leadership, work, work_on, observer, is_once } = elector;
         let now = leadership.clock().now();
         let machine = Machine::new(&config, store.capabilities().watch, now);
         leadership.shared.counters.running.store(1, Relaxed);
@@ -295,6 +321,7 @@ impl<S: LeaseStore> Driver<S> {
             work_on,
             task: None,
             observer,
+            is_once,
             payload: None,
             memo: None,
             is_changed: false,
@@ -693,6 +720,10 @@ impl<S: LeaseStore> Driver<S> {
         }
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %end, "term ended");
         self.tell(Event::TermEnded { fence, end });
+        if self.is_once {
+            self.is_stopping = true;
+            self.machine.stop(now);
+        }
     }
 
     fn asked_to_end(&self, now: BootTime) {

@@ -1,8 +1,76 @@
-//! Leader election over leases.
+//! One leader among many processes: an election over leases, a gate that is checked when it is used, and a
+//! token for what is written.
 //!
-//! Many tasks need exactly one active instance. A [`LeaseStore`] says who holds a lease, for a while; whoever
-//! holds it leads until shortly before it ends, and each term has a [`FencingToken`], by which a resource
-//! tells a leader from one that was.
+//! Many tasks need exactly one active instance: a scheduler, a writer of a partition, a controller. Whoever
+//! holds a **lease** in a common store leads, renews it, and stops shortly before it could be over. It sounds
+//! simple, and goes wrong in known ways: a lease that counts from the answer and not from the request, so
+//! that two lead while an answer was slow; a flag that says "leader" in a process which stood still for a
+//! minute; a clock that stops while the machine sleeps; a lease that is given back while its work goes on; an
+//! election that ends with its first loss. This crate is built around them.
+//!
+//! - [`Elector`]: stands for election, holds the lease, runs the [work](Elector::lead) of each term;
+//! - [`Leadership`]: the handle that says whether this process leads, now;
+//! - [`LeadershipLayer`]: lets requests in only while it does;
+//! - [`Lock`]: one term by hand;
+//! - [`LeaseStore`]: where leases are kept; [`MemoryStore`] keeps them in memory, [`ErasedStore`] is any of them;
+//! - [`FaultyStore`]: a store that fails as a test tells it to; [`LeaseClock`] is the clock that a test sets;
+//! - [`FencingToken`]: what a resource tells a leader from a former one by.
+//!
+//! # What is promised, and what is not
+//!
+//! By the clocks of those that take part, there are never two leaders, as long as no clock runs more wrong
+//! than the
+//! [margin](LeaseConfig#the-margin) bears, and the store keeps what it has said. The gate looks at the clock as it is
+//! asked. Between that look and the effect of what follows, a process can still be stopped for as long as you
+//! like. **No lease helps against that.** Send the [token](FencingToken) along with what you write, and let
+//! the resource refuse what is less than the greatest it has seen.
+//!
+//! # Events
+//!
+//! By `tracing`, with this crate's name as the target, and the field `lease`:
+//!
+//! | level | message | fields |
+//! |---|---|---|
+//! | error | `lease store went back: ..` | `fence`, `highest` |
+//! | error | `lease store grants too little time` | `granted` |
+//! | warn | `lease store refuses` | `operation`, `error` |
+//! | info | `term started`, `lease released` | `fence` |
+//! | info | `leader leaves` | `fence`, `reason` |
+//! | info | `term ended` | `fence`, `end` |
+//! | debug | `lease store failed`, `lease store took too long` | `operation`, `error` |
+//! | debug | `refused`, `term over before the call was` | `why`, `fence` |
+//!
+//! Whoever has to hear of each [`Event`] [observes](Elector::observe) the elector.
+//!
+//! # Coming from the Go module `leaderelection`
+//!
+//! | there | here |
+//! |---|---|
+//! | `New(Config)` | [`Elector::new`] |
+//! | `DefaultLeaseDuration`, `DefaultRenewInterval`, `DefaultRetryPeriod`, `DefaultOperationTimeout` | [`LeaseConfig::DEFAULT_LEASE_DURATION`], [`DEFAULT_RENEW_INTERVAL`](LeaseConfig::DEFAULT_RENEW_INTERVAL), [`DEFAULT_RETRY_PERIOD`](LeaseConfig::DEFAULT_RETRY_PERIOD), [`DEFAULT_OPERATION_TIMEOUT`](LeaseConfig::DEFAULT_OPERATION_TIMEOUT) |
+//! | `DefaultSafetyMarginFraction`, `MinSafetyMargin` | [`LeaseConfig::DEFAULT_SAFETY_MARGIN_FRACTION`], [`MIN_SAFETY_MARGIN`](LeaseConfig::MIN_SAFETY_MARGIN) |
+//! | `ErrAlreadyRunning` | cannot happen: [`Elector::run`] takes the elector |
+//! | `ErrLeaseExpiredLocally` | [`TermEnd::ExpiredLocally`] |
+//! | `ErrLeaseLost` | [`TermEnd::Lost`] |
+//! | `ErrNoLease` | `None` of [`LeaseStore::inspect`], and of [`RenewOutcome::Lost`] |
+//! | `GenerateIdentity` | [`Identity::generate`] |
+//! | `Callbacks.OnNewLeader` | [`Event::NewLeader`]; [`Leadership::watch`] |
+//! | `Callbacks.OnStartedLeading` | [`Elector::lead`]; [`Event::TermStarted`] |
+//! | `Callbacks.OnStoppedLeading` | [`Event::TermEnded`] |
+//! | `Config` | [`LeaseConfig`]: `LeaseDuration`, `RenewInterval`, `RetryPeriod`, `OperationTimeout`, `SafetyMargin`, `Identity`, `Name`, `Payload` by the same names |
+//! | `Config.DisableRelease` | [`LeaseConfig::release_on_stop`] |
+//! | `Config.Logger` | `tracing` |
+//! | `Config.Store` | the first argument of [`Elector::new`] |
+//! | `Config.Validate`, `ConfigError` | [`LeaseConfig::check`], [`InvalidSetting`](buttress_core::InvalidSetting) |
+//! | `Elector.Run` | [`Elector::run`], [`Elector::spawn`] |
+//! | `Elector.IsLeader` | [`Leadership::is_leader`], [`check`](Leadership::check), [`admit`](Leadership::admit) |
+//! | `Elector.Fence` | [`Leadership::fence`] |
+//! | `Elector.Status`, `Status` | [`Leadership::status`], [`Status`] |
+//! | `Elector.Metrics`, `Metrics` | [`Leadership::metrics`], [`LeadershipMetrics`]; what has a `Has..` there is an `Option` |
+//! | `StoreMetrics`, `OperationMetrics` | [`StoreMetrics`], [`OperationMetrics`] |
+//! | `Lease` | [`LeaseRecord`]; `Now` is [`store_now`](LeaseRecord::store_now) |
+//! | `Lease.Expired`, `HeldBy`, `TTL` | [`LeaseRecord::is_expired`], [`is_held_by`](LeaseRecord::is_held_by), [`remaining`](LeaseRecord::remaining) |
+//! | `Store.Acquire`, `Renew`, `Release`, `Inspect` | [`LeaseStore::acquire`], [`renew`](LeaseStore::renew), [`release`](LeaseStore::release), [`inspect`](LeaseStore::inspect) |
 
 mod clock;
 mod config;
@@ -14,6 +82,7 @@ mod future;
 mod gate;
 mod layer;
 mod leadership;
+mod lock;
 #[cfg(all(test, buttress_loom))]
 mod loom;
 mod machine;
@@ -40,6 +109,7 @@ pub use self::{
     future::{ResponseFuture, TermOver},
     layer::{LeadershipLayer, OnExpiry},
     leadership::{Leadership, NotLeading},
+    lock::{Lock, LockGuard, NoAnswer},
     memory::MemoryStore,
     metrics::{
         LeadershipMetrics, OperationMetrics, RequestMetrics, Standing, Status, StoreMetrics,
