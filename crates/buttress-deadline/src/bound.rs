@@ -58,7 +58,8 @@ impl Bound {
     /// Whether there was no time at all.
     #[inline]
     pub(crate) fn had_passed_at_start(&self) -> bool {
-        self.until.is_some_and(|until| until.has_passed(self.start))
+        // One of our own is more than zero.
+        self.is_inherited && self.until.is_some_and(|until| until.has_passed(self.start))
     }
 
     /// What to answer when the time is up.
