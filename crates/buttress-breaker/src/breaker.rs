@@ -150,16 +150,16 @@ impl Breaker {
     /// [`Rejected`] for [`Reason::CircuitOpen`]. It says in how long the open time is over. While the
     /// breaker is half-open and has all its probes it says nothing: they may end at any time.
     pub fn admit(&self) -> Result<Admission, Rejected> {
-        let ticket = self.enter(None).map_err(Rejected::from)?;
+        let ticket = self.enter(false).map_err(Rejected::from)?;
         Ok(self.clone().admission(ticket))
     }
 
     /// Asks to be let through, unless it was refused before there was a call: then it stays so, even if the
     /// call would be let through by now. Of the ticket an [admission](Self::admission) must be made.
     #[inline]
-    pub(crate) fn enter(&self, refused_at: Option<Moment>) -> Result<Ticket, Refused> {
-        if let Some(then) = refused_at {
-            return Err(self.refuse(then));
+    pub(crate) fn enter(&self, is_refused: bool) -> Result<Ticket, Refused> {
+        if is_refused {
+            return Err(self.refuse());
         }
         match self.shared.gate.admit() {
             Some(admitted) if admitted.is_timed => {
@@ -190,9 +190,10 @@ impl Breaker {
 
     /// Refuses a call that may not ask, and counts it.
     #[inline(never)]
-    fn refuse(&self, then: Moment) -> Refused {
-        let past_the_lock = self.refused_past_the_lock(then);
-        let refused = past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse(then)));
+    fn refuse(&self) -> Refused {
+        let now = self.shared.kind.moment(edge::called());
+        let past_the_lock = self.refused_past_the_lock(now);
+        let refused = past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse(now)));
         self.tell_of(refused);
         refused
     }
@@ -202,19 +203,18 @@ impl Breaker {
         self.shared.gate.refuse(now).map(|until| Refused::new(until, now))
     }
 
-    /// When it is now, if a call that asks now would be refused. Reads no clock while it is closed: each
-    /// service asks before each call.
+    /// Whether a call that asks now would be refused. Reads no clock while it is closed: each service asks
+    /// before each call.
     #[inline]
-    pub(crate) fn refuses(&self) -> Option<Moment> {
-        if self.shared.gate.admits() { None } else { self.refuses_now() }
+    pub(crate) fn refuses(&self) -> bool {
+        !self.shared.gate.admits() && self.refuses_now()
     }
 
     #[inline(never)]
-    fn refuses_now(&self) -> Option<Moment> {
+    fn refuses_now(&self) -> bool {
         let now = self.now();
-        let refuses = self.shared.gate.refuses(now)
-            || self.look(|machine, settings| machine.refuses(settings, now));
-        refuses.then_some(now)
+        self.shared.gate.refuses(now)
+            || self.look(|machine, settings| machine.refuses(settings, now))
     }
 
     fn now(&self) -> Moment {
@@ -619,11 +619,7 @@ mod tests {
                     0..4 => {
                         past += u32::from(breaker.shared.gate.admits());
                         let refuses = machine.refuses(&settings, now);
-                        assert_eq!(
-                            breaker.refuses().is_some(),
-                            refuses,
-                            "seed {seed}, step {step}"
-                        );
+                        assert_eq!(breaker.refuses(), refuses, "seed {seed}, step {step}");
                         let admission = breaker.admit();
                         let ticket = machine.admit(&settings, now, || 0.5);
                         match (admission, ticket) {

@@ -6,13 +6,12 @@ use std::{
 use buttress_core::{BoxError, ErrorsAsFailures, IntoBoxError, Observe};
 use tower_service::Service;
 
-use crate::{Admission, Breaker, ResponseFuture, Select, moment::Moment};
+use crate::{Admission, Breaker, ResponseFuture, Select};
 
 /// A service that asks a breaker before each call. See [`BreakerLayer`](crate::BreakerLayer).
 ///
 /// It is ready when the inner service is, or when the breaker would refuse anyway. Refusals come from the
-/// future of `call`, never from `poll_ready`. But the time after which to try again counts from the readiness, if
-/// that was the breaker's alone: the refusal was decided then.
+/// future of `call`, never from `poll_ready`.
 pub struct BreakerService<S, B, O = ErrorsAsFailures> {
     inner: S,
     breaker: B,
@@ -20,17 +19,22 @@ pub struct BreakerService<S, B, O = ErrorsAsFailures> {
     readiness: Readiness,
 }
 
-/// What stands behind the last readiness: nothing, the inner service, or the breaker alone.
-///
-/// In one word, as services are cloned into futures.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Readiness(Moment);
+/// What stands behind the last readiness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness {
+    /// Nothing. Whoever calls now breaks the contract, and the inner service will say so.
+    Unknown,
+    /// The inner service is ready for one call. It stays so if that call is refused.
+    Inner,
+    /// The breaker refuses the call that comes. The inner service was not asked, and must not be called before it is.
+    Refusing,
+}
 
 // === impl BreakerService ===
 
 impl<S, B, O> BreakerService<S, B, O> {
     pub(crate) const fn new(inner: S, breaker: B, observe: O) -> Self {
-        Self { inner, breaker, observe, readiness: Readiness::UNKNOWN }
+        Self { inner, breaker, observe, readiness: Readiness::Unknown }
     }
 
     /// The breaker, or what selects it.
@@ -52,40 +56,42 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         // ## Unknown => Refusing
-        if let Some(now) = self.breaker.only().and_then(Breaker::refuses) {
+        if self.breaker.only().is_some_and(Breaker::refuses) {
             // An inner service that is ready already is called if the breaker lets the call through after
             // all.
-            if self.readiness != Readiness::INNER {
-                self.readiness = Readiness::refusing(now);
+            if self.readiness != Readiness::Inner {
+                self.readiness = Readiness::Refusing;
             }
             return Poll::Ready(Ok(()));
         }
         // ## _ => Inner
         // One that was ready is asked again: what it said may not hold any more, as when it has failed
         // since. While it is pending a promise to refuse holds on, one to call it does not.
-        if self.readiness == Readiness::INNER {
-            self.readiness = Readiness::UNKNOWN;
+        if self.readiness == Readiness::Inner {
+            self.readiness = Readiness::Unknown;
         }
         ready!(self.inner.poll_ready(cx)).map_err(Into::into)?;
-        self.readiness = Readiness::INNER;
+        self.readiness = Readiness::Inner;
         Poll::Ready(Ok(()))
     }
 
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
-        let refused = self.readiness.refused_at();
+        let is_refused = self.readiness == Readiness::Refusing;
         // Who is refused needs no handle of its own, if there is one at hand.
         let entered = match self.breaker.only() {
-            Some(breaker) => breaker.enter(refused).map(|ticket| breaker.clone().admission(ticket)),
+            Some(breaker) => {
+                breaker.enter(is_refused).map(|ticket| breaker.clone().admission(ticket))
+            }
             None => {
                 let breaker = self.breaker.select(&request);
-                breaker.enter(refused).map(|ticket| breaker.admission(ticket))
+                breaker.enter(is_refused).map(|ticket| breaker.admission(ticket))
             }
         };
         let observe = self.observe.clone();
         match entered {
             Ok(permit) => {
-                self.readiness = Readiness::UNKNOWN;
+                self.readiness = Readiness::Unknown;
                 ResponseFuture::called(permit, observe, || self.inner.call(request))
             }
             Err(refused) => ResponseFuture::refused(refused, observe),
@@ -117,36 +123,5 @@ where
             .field("breaker", &self.breaker)
             .field("readiness", &self.readiness)
             .finish_non_exhaustive()
-    }
-}
-
-// === impl Readiness ===
-
-impl Readiness {
-    /// Whoever calls now breaks the contract, and the inner service will say so.
-    const UNKNOWN: Self = Self(Moment::NEVER);
-    /// The inner service is ready for one call. It stays so if that call is refused.
-    const INNER: Self = Self(Moment::at(u64::MAX - 1));
-
-    /// The breaker refuses a call that asks at `now`, and so the one that comes. The inner service was not
-    /// asked, and must not be called before it is.
-    fn refusing(now: Moment) -> Self {
-        Self(now)
-    }
-
-    /// When that was.
-    #[inline]
-    fn refused_at(self) -> Option<Moment> {
-        (self != Self::UNKNOWN && self != Self::INNER).then_some(self.0)
-    }
-}
-
-impl fmt::Debug for Readiness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match *self {
-            Self::UNKNOWN => "Unknown",
-            Self::INNER => "Inner",
-            _ => "Refusing",
-        })
     }
 }

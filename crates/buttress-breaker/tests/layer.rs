@@ -217,7 +217,7 @@ async fn a_call_after_a_readiness_that_was_ours_alone_is_refused_even_if_it_is_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_readiness_promised_tells_the_time_that_was_left_then() {
+async fn a_refusal_that_readiness_promised_tells_the_time_that_is_left_now() {
     let breaker = touchy();
     let (mut service, _probe) = echo(&breaker);
     breaker.admit().unwrap().report(Class::Fatal);
@@ -229,7 +229,7 @@ async fn a_refusal_that_readiness_promised_tells_the_time_that_was_left_then() {
         error.downcast_ref().and_then(Rejected::retry_after)
     };
     assert_eq!(time_left(Duration::ZERO).await, Some(4 * SECOND));
-    assert_eq!(time_left(SECOND).await, Some(3 * SECOND));
+    assert_eq!(time_left(SECOND).await, Some(2 * SECOND));
     assert_eq!(time_left(Duration::ZERO).await, Some(SECOND));
 }
 
