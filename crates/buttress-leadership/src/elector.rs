@@ -716,7 +716,7 @@ impl<S: LeaseStore> Driver<S> {
             TermEnd::ExpiredLocally => count(&counters.expired),
             TermEnd::Resigned(_) => count(&counters.resigned),
             TermEnd::ClockAnomaly => count(&counters.anomalies),
-            TermEnd::StorePanicked => {}
+            TermEnd::StorePanicked | TermEnd::Dropped => {}
         }
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %end, "term ended");
         self.tell(Event::TermEnded { fence, end });
@@ -776,6 +776,16 @@ impl<S> Drop for Driver<S> {
         }
         let shared = &self.leadership.shared;
         shared.gate.set(None);
+        // It is told of until it is told to have ended.
+        let untold = shared.standing.borrow().term;
+        if let Some(fence) = untold {
+            count(&shared.counters.terms_ended);
+            let event = Event::TermEnded { fence, end: TermEnd::Dropped };
+            if let Some(observer) = &mut self.observer {
+                // It may be its own panic that drops us.
+                let _ = catch_unwind(AssertUnwindSafe(|| observer(&event)));
+            }
+        }
         if let Some(call) = &self.call {
             let counters = shared.counters.of(operation(call.op));
             counters.end(Ended::Cancelled, self.leadership.clock().now().since(call.sent));

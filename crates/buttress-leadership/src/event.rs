@@ -56,6 +56,8 @@ pub enum TermEnd {
     ClockAnomaly,
     /// The store's code panicked.
     StorePanicked,
+    /// The elector was dropped. The lease is not given back.
+    Dropped,
 }
 
 /// What an elector tells of, once each and in order. See [`Elector::observe`](crate::Elector::observe).
@@ -179,6 +181,7 @@ impl TermEnd {
             Self::Resigned(_) => "resigned",
             Self::ClockAnomaly => "clock anomaly",
             Self::StorePanicked => "store panicked",
+            Self::Dropped => "dropped",
         }
     }
 }

@@ -374,6 +374,11 @@ impl Machine {
     /// The clocks disagree about how much time has passed.
     pub(crate) fn anomaly(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64) {
         self.end(now, unit, TermEnd::ClockAnomaly);
+        // What was asked for before counts from nobody knows when.
+        if let Some(call) = &mut self.call {
+            call.sent = BootTime::default();
+        }
+        self.doubt = self.doubt.map(|_| BootTime::default());
     }
 
     // === What follows from answers ===

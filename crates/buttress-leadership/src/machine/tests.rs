@@ -170,6 +170,27 @@ fn a_lease_that_was_won_unheard_counts_from_the_first_try_and_has_no_more_than_i
 }
 
 #[test]
+fn what_was_asked_for_before_the_clocks_disagreed_is_of_no_use() {
+    for is_heard in [true, false] {
+        let mut run = Run::new(&config());
+        run.begins(secs(0), Op::Acquire, STILL);
+        if !is_heard {
+            run.answers(millis(10), Answer::Failed(Failure::Ambiguous));
+        }
+        // This machine was frozen, and no clock of it has counted that.
+        run.machine.anomaly(run.now, &mut || 0.0);
+        let mine = record(&run.me, 1, secs(15));
+        if is_heard {
+            assert_eq!(run.answers(millis(20), Answer::Acquired(mine)), []);
+        } else {
+            run.begins(millis(1_010), Op::Acquire, STILL);
+            assert_eq!(run.answers(millis(1_020), Answer::Held(mine)), []);
+        }
+        assert_eq!(run.at(secs(3), STILL), Step::Call(Op::Release(fence(1))));
+    }
+}
+
+#[test]
 fn one_that_may_not_stand_does_not() {
     let mut run = Run::new(&config());
     run.machine.eligible(false);
@@ -190,6 +211,8 @@ struct Model {
     is_closed: bool,
     last: Option<BootTime>,
     has_stopped: bool,
+    /// The store has just said no.
+    is_no: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -224,73 +247,105 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     proptest::collection::vec(input, 0..200)
 }
 
+/// Whether a machine does what the model knows.
+fn follows(inputs: Vec<Input>, unit: f64) -> Result<(), TestCaseError> {
+    let config = config();
+    let mut run = Run::new(&config);
+    let (mut model, mut running, mut next_fence) = (Model::default(), STILL, 1);
+    let mut inputs: VecDeque<_> = inputs.into();
+    while let Some(input) = inputs.pop_front() {
+        let now = match input {
+            Input::Wait(time) => run.now + millis(time),
+            _ => run.now,
+        };
+        run.now = now;
+        let mut heard = None;
+        match input {
+            Input::Answer { yes, granted, failure } => {
+                let Some((op, sent)) = model.call else { continue };
+                run.machine.advance(now, &mut || unit, running);
+                model.check(&run.machine.effects(), now, None)?;
+                if model.call.is_none() {
+                    continue;
+                }
+                let ttl = millis(granted);
+                let mine = |n| record(&run.me, n, ttl);
+                let other = Identity::generate();
+                let answer = match (failure, op) {
+                    (Some(failure), _) => Answer::Failed(failure),
+                    (None, Op::Acquire) if yes => {
+                        next_fence += 1;
+                        Answer::Acquired(mine(next_fence))
+                    }
+                    (None, Op::Acquire) => Answer::Held(record(&other, next_fence, ttl)),
+                    (None, Op::Inspect) => Answer::Inspected(None),
+                    (None, Op::Renew(fence)) if yes => Answer::Renewed(mine(fence.get())),
+                    (None, Op::Renew(_)) => Answer::Lost(None),
+                    (None, Op::Release(_)) if yes => Answer::Released,
+                    (None, Op::Release(_)) => Answer::NotHolder,
+                };
+                let is_yes = matches!(answer, Answer::Acquired(_) | Answer::Renewed(_));
+                heard = is_yes.then(|| sent + ttl.saturating_sub(secs(3)));
+                model.is_no = matches!(answer, Answer::Lost(_));
+                model.call = None;
+                run.machine.answer(now, &mut || unit, answer);
+            }
+            Input::Wait(_) => {}
+            Input::Resign => run.machine.resign(now, ResignReason::Operator),
+            Input::Anomaly => {
+                run.machine.anomaly(now, &mut || unit);
+                if let Some((_, sent)) = &mut model.call {
+                    *sent = BootTime::default();
+                }
+            }
+            Input::Changed => run.machine.changed(now),
+            Input::Work(runs) => running.work = runs && model.term.is_some(),
+            Input::Stop => run.machine.stop(now),
+        }
+        model.check(&run.machine.effects(), now, heard)?;
+        let step = run.machine.advance(now, &mut || unit, running);
+        model.check(&run.machine.effects(), now, None)?;
+        prop_assert!(model.term.is_none_or(|(_, until)| now < until), "nobody leads too long");
+        match step {
+            Step::Call(op) => {
+                model.begins(op, now, running)?;
+                run.machine.began(op, now);
+            }
+            Step::Wait(Some(until)) => prop_assert!(now < until, "or it would never wait"),
+            Step::Wait(None) => {}
+            Step::Stop => {
+                prop_assert!(model.term.is_none() && model.call.is_none());
+                model.has_stopped = true;
+            }
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn a_naive_model_knows_as_much(inputs in inputs(), unit in 0.0_f64..1.0) {
-        let config = config();
-        let mut run = Run::new(&config);
-        let (mut model, mut running, mut next_fence) = (Model::default(), STILL, 1);
-        let mut inputs: VecDeque<_> = inputs.into();
-        while let Some(input) = inputs.pop_front() {
-            let now = match input {
-                Input::Wait(time) => run.now + millis(time),
-                _ => run.now,
-            };
-            run.now = now;
-            let mut heard = None;
-            match input {
-                Input::Answer { yes, granted, failure } => {
-                    let Some((op, sent)) = model.call else { continue };
-                    run.machine.advance(now, &mut || unit, running);
-                    model.check(&run.machine.effects(), now, None)?;
-                    if model.call.is_none() {
-                        continue;
-                    }
-                    let ttl = millis(granted);
-                    let mine = |n| record(&run.me, n, ttl);
-                    let other = Identity::generate();
-                    let answer = match (failure, op) {
-                        (Some(failure), _) => Answer::Failed(failure),
-                        (None, Op::Acquire) if yes => {
-                            next_fence += 1;
-                            Answer::Acquired(mine(next_fence))
-                        }
-                        (None, Op::Acquire) => Answer::Held(record(&other, next_fence, ttl)),
-                        (None, Op::Inspect) => Answer::Inspected(None),
-                        (None, Op::Renew(fence)) if yes => Answer::Renewed(mine(fence.get())),
-                        (None, Op::Renew(_)) => Answer::Lost(None),
-                        (None, Op::Release(_)) if yes => Answer::Released,
-                        (None, Op::Release(_)) => Answer::NotHolder,
-                    };
-                    let is_yes = matches!(answer, Answer::Acquired(_) | Answer::Renewed(_));
-                    heard = is_yes.then(|| sent + ttl.saturating_sub(secs(3)));
-                    model.call = None;
-                    run.machine.answer(now, &mut || unit, answer);
-                }
-                Input::Wait(_) => {}
-                Input::Resign => run.machine.resign(now, ResignReason::Operator),
-                Input::Anomaly => run.machine.anomaly(now, &mut || unit),
-                Input::Changed => run.machine.changed(now),
-                Input::Work(runs) => running.work = runs && model.term.is_some(),
-                Input::Stop => run.machine.stop(now),
-            }
-            model.check(&run.machine.effects(), now, heard)?;
-            let step = run.machine.advance(now, &mut || unit, running);
-            model.check(&run.machine.effects(), now, None)?;
-            prop_assert!(model.term.is_none_or(|(_, until)| now < until), "nobody leads too long");
-            match step {
-                Step::Call(op) => {
-                    model.begins(op, now, running)?;
-                    run.machine.began(op, now);
-                }
-                Step::Wait(Some(until)) => prop_assert!(now < until, "or it would never wait"),
-                Step::Wait(None) => {}
-                Step::Stop => {
-                    prop_assert!(model.term.is_none() && model.call.is_none());
-                    model.has_stopped = true;
-                }
-            }
-        }
+        follows(inputs, unit)?;
+    }
+}
+
+#[test]
+fn the_model_finds_what_is_planted() {
+    for fault in [
+        Plant::AnchorAtAnswer,
+        Plant::NoMargin,
+        Plant::EndTwice,
+        Plant::NoAnswerIsLoss,
+        Plant::RenewAfterRelease,
+        Plant::CampaignWhileWorking,
+        Plant::NoPause,
+        Plant::HangKeepsTerm,
+    ] {
+        crate::planted::plant(Some(fault));
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let found = runner.run(&(inputs(), 0.0_f64..1.0), |(inputs, unit)| follows(inputs, unit));
+        crate::planted::plant(None);
+        assert!(found.is_err(), "{fault:?}");
     }
 }
 
@@ -340,12 +395,14 @@ impl Model {
                 }
                 Effect::Cancel => prop_assert!(self.is_closed && self.term.is_some()),
                 Effect::End { fence, end } => {
+                    prop_assert!(!matches!(end, TermEnd::Lost { .. }) || self.is_no, "{end}");
                     prop_assert_eq!(self.term.take().map(|(of, _)| of), Some(*fence));
                     prop_assert!(self.is_closed || !matches!(end, TermEnd::Resigned(_)));
                 }
                 Effect::Abandon { op } => {
                     let (of, sent) = self.call.take().expect("there is a call");
-                    prop_assert!(of == *op && now - sent <= secs(9));
+                    let is_frozen = sent == BootTime::default();
+                    prop_assert!(of == *op && (is_frozen || now - sent <= secs(9)));
                 }
                 Effect::Released { .. } => prop_assert!(self.term.is_none()),
                 Effect::Leader(_) | Effect::Regression { .. } | Effect::ShortGrant { .. } => {}

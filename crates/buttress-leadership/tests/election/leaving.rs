@@ -229,6 +229,27 @@ async fn work_is_asked_to_end_and_has_time_for_it() {
     assert!(!holder(&store).await || released(&leader.told).is_none());
 }
 
+// kubernetes/client-go#1187
+#[tokio::test(start_paused = true)]
+async fn a_term_ends_once_wherever_the_elector_is_dropped() {
+    for dropped_after in [millis(1), secs(1), secs(11), millis(11_500), secs(13)] {
+        let store = store();
+        let leader = Candidate::stands(&store, config().drain(secs(10), secs(1)));
+        leader.leads().await;
+        let inside = leader.leadership.hold().unwrap();
+        leader.leadership.resign(ResignReason::Operator);
+        sleep(dropped_after).await;
+        let Candidate { task, told, leadership, .. } = leader;
+        drop(task);
+        sleep(secs(1)).await;
+        drop(inside);
+        let terms = told.terms();
+        assert!(terms.len() == 2 && terms[0] == "started", "{terms:?} after {dropped_after:?}");
+        let metrics = leadership.metrics();
+        assert_eq!((metrics.terms_started, metrics.terms_ended), (1, 1));
+    }
+}
+
 // kubernetes/kubernetes#132599
 #[tokio::test(start_paused = true)]
 async fn who_stops_waits_for_its_work_gives_the_lease_back_and_ends() {

@@ -163,9 +163,10 @@ async fn an_elector_that_is_dropped_leaves_nobody_in_charge() {
     });
     leader.leads().await;
     assert_eq!(works.load(Relaxed), 1);
-    let Candidate { leadership, task, .. } = leader;
+    let Candidate { leadership, task, told, .. } = leader;
     drop(task);
     sleep(TICK).await;
+    assert_eq!(told.terms(), ["started", "dropped"]);
     assert_eq!(leadership.check(), Err(NotLeading::NotLeader { leader: None }));
     assert_eq!(works.load(Relaxed), 0, "the work was dropped");
     assert!(store.inspect(&name()).await.unwrap().unwrap().holder.is_some(), "it ends by itself");
