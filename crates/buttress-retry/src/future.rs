@@ -121,7 +121,8 @@ where
     }
 
     /// The first attempt, to be made by `service` once it is ready.
-    #[cold]
+    // In line, but for what is rare: if another function made this future, `sent` would have to copy the one it made.
+    #[inline(always)]
     pub(crate) fn unsent(
         shared: Option<Arc<Shared<S, C, R>>>,
         kept: Option<R::Kept>,
@@ -129,8 +130,7 @@ where
         service: S,
         request: R::Sent,
     ) -> Self {
-        let waiting = Waiting::readying(service, request, None, RareAlarm::default());
-        let state = State::Waiting { waiting: Box::pin(waiting) };
+        let state = State::Waiting { waiting: Waiting::first(service, request) };
         let First { counts, attempt, deadline } = first;
         Self { shared, counts, attempt, kept, deadline, before: Before::default(), state }
     }
@@ -336,6 +336,13 @@ where
 // === impl Waiting ===
 
 impl<S, Req, D> Waiting<S, Req, D> {
+    /// Before a first attempt.
+    #[cold]
+    #[inline(never)]
+    fn first(service: S, request: Req) -> Pin<Box<Self>> {
+        Box::pin(Self::readying(service, request, None, RareAlarm::default()))
+    }
+
     fn readying(service: S, request: Req, token: Option<Token>, alarm: RareAlarm) -> Self {
         Self::Readying { service, request: Some(request), token, alarm }
     }
