@@ -56,6 +56,8 @@ pub(super) struct History {
     pub(super) config: LeaseConfig,
     /// Whether the store forgot everything now and then: two leaders are then nobody's fault.
     pub(super) has_amnesia: bool,
+    /// Whether the store wakes those who wait: they may well look at the same time then.
+    pub(super) wakes: bool,
     pub(super) start: Instant,
     pub(super) facts: Vec<(Instant, Who, Fact)>,
     pub(super) calls: BTreeMap<Who, Vec<Called>>,
@@ -361,7 +363,7 @@ impl History {
     fn jitter(&self) -> Vec<String> {
         let retry = self.config.retry_period;
         let mut wrong = Vec::new();
-        for (who, calls) in &self.calls {
+        for (who, calls) in self.calls.iter().filter(|_| !self.wakes) {
             let looks = calls
                 .windows(2)
                 .filter(|pair| pair.iter().all(|call| call.operation == Operation::Acquire));

@@ -40,6 +40,14 @@ fn whatever_fails_there_are_no_two_leaders() {
     assert_eq!(wrong, [""; 0]);
 }
 
+// kubernetes/kubernetes#67651
+#[test]
+fn of_two_hundred_that_want_to_lead_one_does() {
+    let (terms, wrong) = run(1, set("BUTTRESS_TERMS", 10_000) / 500, Plan::Crowd);
+    println!("{terms} terms");
+    assert_eq!(wrong, [""; 0]);
+}
+
 #[test]
 fn a_store_that_forgets_everything_is_seen_through_by_each_process() {
     let (_, wrong) = run(1, set("BUTTRESS_TERMS", 10_000) / 10, Plan::Amnesia);

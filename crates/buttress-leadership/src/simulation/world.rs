@@ -27,6 +27,8 @@ pub(super) enum Plan {
     Weather,
     /// The store forgets everything now and then, too, or somebody deletes the record.
     Amnesia,
+    /// The same as [`Weather`](Self::Weather), and there are two hundred of them.
+    Crowd,
 }
 
 /// Chance for one part of the story, so that no other part changes it.
@@ -149,7 +151,8 @@ impl World {
             born: 0,
             mark: Arc::default(),
         };
-        for _ in 0..2 + world.dice.below(3) {
+        let some = 2 + world.dice.below(3);
+        for _ in 0..if plan == Plan::Crowd { 200 } else { some } {
             let process = world.process();
             world.processes.push(process);
         }
@@ -214,9 +217,11 @@ impl World {
     async fn turns(&mut self) -> History {
         let start = edge::now();
         let lease = self.config.lease_duration;
-        let end = start + 300 * lease;
+        // In a crowd more happens at a time, and it need not last as long.
+        let (leases, often) = if self.plan == Plan::Crowd { (20, 0.01) } else { (300, 0.6) };
+        let end = start + leases * lease;
         while edge::now() < end {
-            sleep(self.dice.of(lease.mul_f64(0.6))).await;
+            sleep(self.dice.of(lease.mul_f64(often))).await;
             self.turn();
         }
         let leaders_at_last = self.calm().await;
@@ -227,6 +232,7 @@ impl World {
         History {
             config: self.config.clone(),
             has_amnesia: self.plan == Plan::Amnesia,
+            wakes: self.store.capabilities().watch,
             start,
             facts: self.facts.lock().expect("nobody panics").clone(),
             calls: std::mem::take(&mut self.calls),
