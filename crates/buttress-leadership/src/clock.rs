@@ -186,7 +186,7 @@ impl LeaseClock {
     }
 
     /// How fast it runs, as a share of how fast tokio's clock does.
-    #[cfg(test)]
+    #[cfg(all(test, not(buttress_loom)))]
     pub(crate) fn rate(&self) -> f64 {
         self.expect_simulated().rate
     }

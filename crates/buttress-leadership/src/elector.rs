@@ -654,7 +654,7 @@ impl<S: LeaseStore> Driver<S> {
     }
 
     fn start(&mut self, now: BootTime, fence: FencingToken, valid_until: BootTime) {
-        let term = Arc::new(Term::new(fence, valid_until));
+        let term = Arc::new(Term::of(self.leadership.clone(), fence, valid_until));
         let shared = self.shared();
         count(&shared.counters.terms_started);
         shared.counters.renewed_at.store(now.as_nanos(), Relaxed);
@@ -667,7 +667,7 @@ impl<S: LeaseStore> Driver<S> {
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, "term started");
         self.tell(Event::TermStarted { fence, valid_until });
         let Some(work) = &mut self.work else { return };
-        let term = LeaderTerm::new(self.leadership.clone(), term);
+        let term = LeaderTerm::new(term);
         match catch_unwind(AssertUnwindSafe(|| work(term))) {
             Ok(work) => {
                 let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
@@ -813,4 +813,34 @@ fn counters_of(leadership: &Leadership) -> &crate::metrics::Counters {
 
 fn count_many(counter: &std::sync::atomic::AtomicU64, many: u64) {
     counter.fetch_add(many, Relaxed);
+}
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests {
+    use super::*;
+    use crate::{LeaseName, MemoryStore};
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_kept_alive_once_nobody_asks_any_more() {
+        let config = LeaseConfig::new(LeaseName::new("a").unwrap());
+        for is_stopped in [true, false] {
+            let store = MemoryStore::new();
+            let elector = Elector::new(store, config.clone()).unwrap().lead(|term| async move {
+                term.cancelled().await;
+            });
+            let leadership = elector.leadership();
+            let alive = std::sync::Arc::downgrade(&leadership.shared);
+            let task = elector.spawn();
+            let mut watch = leadership.watch();
+            watch.wait_for(|standing| standing.term.is_some()).await.unwrap();
+            drop((leadership.hold().unwrap(), leadership));
+            if is_stopped {
+                task.stop().await
+            } else {
+                drop(task)
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(alive.upgrade().is_none());
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
-    BootTime, FencingToken,
+    BootTime, FencingToken, Leadership,
     sync::{
         Arc, AtomicU64,
         Ordering::{AcqRel, Acquire},
@@ -33,6 +33,9 @@ const FLAGS: u64 = CLOSED | LEAVING | ANOMALY | OVER;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Term {
+    /// Whose it is: a permit is no more than a term, and still has to know. The gate lets go of a term that
+    /// is over, so that nothing keeps itself alive.
+    owner: Option<Leadership>,
     fence: FencingToken,
     valid_until: AtomicU64,
     word: AtomicU64,
@@ -43,7 +46,6 @@ pub(crate) struct Term {
 }
 
 /// The term of the moment, if there is one.
-#[derive(Debug)]
 pub(crate) struct Gate {
     term: Swap<Term>,
 }
@@ -62,14 +64,29 @@ pub(crate) enum Shut {
 // === impl Term ===
 
 impl Term {
+    /// A term of nobody, for tests.
+    #[cfg(test)]
     pub(crate) fn new(fence: FencingToken, valid_until: BootTime) -> Self {
+        Self::made(None, fence, valid_until)
+    }
+
+    pub(crate) fn of(owner: Leadership, fence: FencingToken, valid_until: BootTime) -> Self {
+        Self::made(Some(owner), fence, valid_until)
+    }
+
+    fn made(owner: Option<Leadership>, fence: FencingToken, valid_until: BootTime) -> Self {
         Self {
+            owner,
             fence,
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             word: AtomicU64::new(0),
             empty: Notify::new(),
             told: std::sync::Arc::default(),
         }
+    }
+
+    pub(crate) const fn owner(&self) -> &Leadership {
+        self.owner.as_ref().expect("only terms of tests are nobody's")
     }
 
     pub(crate) const fn fence(&self) -> FencingToken {

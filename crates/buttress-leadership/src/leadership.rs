@@ -325,7 +325,7 @@ impl Leadership {
         let mut now = BootTime::default();
         let term = self.shared.gate.admit(|| self.shared.read(&mut now), min)?;
         // From here on it is left when it is dropped.
-        let permit = TermPermit::new(self.clone(), term);
+        let permit = TermPermit::new(term);
         self.shared.compare_clocks(now)?;
         Ok(permit)
     }

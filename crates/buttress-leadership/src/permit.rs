@@ -14,14 +14,13 @@ use crate::{
 /// whatever anybody holds. [`check`](Self::check) says whether it is.
 #[must_use = "a permit that is dropped is not waited for"]
 pub struct TermPermit {
-    leadership: Leadership,
+    // One word, and one count to keep: it is made and dropped with every request.
     term: Arc<Term>,
 }
 
 /// A term of this process, for its work. See [`Elector::lead`](crate::Elector::lead).
 #[derive(Clone)]
 pub struct LeaderTerm {
-    leadership: Leadership,
     term: Arc<Term>,
 }
 
@@ -29,8 +28,8 @@ pub struct LeaderTerm {
 
 impl TermPermit {
     /// Who makes it has entered the term.
-    pub(crate) const fn new(leadership: Leadership, term: Arc<Term>) -> Self {
-        Self { leadership, term }
+    pub(crate) const fn new(term: Arc<Term>) -> Self {
+        Self { term }
     }
 
     /// The token of the term: to be sent along with what is written.
@@ -42,7 +41,7 @@ impl TermPermit {
     /// What is led.
     #[must_use]
     pub fn lease(&self) -> &LeaseName {
-        self.leadership.name()
+        self.term.owner().name()
     }
 
     /// Whether the term is valid at this instant, for longer than `min_remaining`. It is so too while the
@@ -52,13 +51,13 @@ impl TermPermit {
     ///
     /// [`NotLeading`] says why it is not.
     pub fn check(&self, min_remaining: Duration) -> Result<FencingToken, NotLeading> {
-        valid(&self.leadership, &self.term, min_remaining)
+        valid(&self.term, min_remaining)
     }
 
     /// For how long the term is valid still, unless it is renewed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(&self.leadership, &self.term)
+        remaining(&self.term)
     }
 
     pub(crate) fn valid_until(&self) -> BootTime {
@@ -88,7 +87,7 @@ impl TermPermit {
 impl Clone for TermPermit {
     fn clone(&self) -> Self {
         self.term.enter_with();
-        Self { leadership: self.leadership.clone(), term: Arc::clone(&self.term) }
+        Self { term: Arc::clone(&self.term) }
     }
 }
 
@@ -107,8 +106,8 @@ impl fmt::Debug for TermPermit {
 // === impl LeaderTerm ===
 
 impl LeaderTerm {
-    pub(crate) const fn new(leadership: Leadership, term: Arc<Term>) -> Self {
-        Self { leadership, term }
+    pub(crate) const fn new(term: Arc<Term>) -> Self {
+        Self { term }
     }
 
     /// The token of the term: to be sent along with what is written.
@@ -124,13 +123,13 @@ impl LeaderTerm {
     ///
     /// [`NotLeading`] says why it is not.
     pub fn check(&self, min_remaining: Duration) -> Result<FencingToken, NotLeading> {
-        valid(&self.leadership, &self.term, min_remaining)
+        valid(&self.term, min_remaining)
     }
 
     /// For how long the term is valid still, unless it is renewed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(&self.leadership, &self.term)
+        remaining(&self.term)
     }
 
     /// Ready once the work is to end: the leader leaves, and waits for it as long as
@@ -145,8 +144,8 @@ impl LeaderTerm {
 
     /// The election.
     #[must_use]
-    pub const fn leadership(&self) -> &Leadership {
-        &self.leadership
+    pub fn leadership(&self) -> &Leadership {
+        self.term.owner()
     }
 }
 
@@ -156,10 +155,10 @@ impl fmt::Debug for LeaderTerm {
     }
 }
 
-fn valid(leadership: &Leadership, term: &Term, min: Duration) -> Result<FencingToken, NotLeading> {
-    let left = remaining(leadership, term);
+fn valid(term: &Term, min: Duration) -> Result<FencingToken, NotLeading> {
+    let left = remaining(term);
     if term.is_over() || left.is_zero() {
-        return Err(leadership.why(Gate::NO_TERM));
+        return Err(term.owner().why(Gate::NO_TERM));
     }
     if left <= min {
         return Err(NotLeading::TooShort { remaining: left });
@@ -167,6 +166,6 @@ fn valid(leadership: &Leadership, term: &Term, min: Duration) -> Result<FencingT
     Ok(term.fence())
 }
 
-fn remaining(leadership: &Leadership, term: &Term) -> Duration {
-    term.valid_until().since(leadership.clock().now())
+fn remaining(term: &Term) -> Duration {
+    term.valid_until().since(term.owner().clock().now())
 }

@@ -49,7 +49,7 @@ pub(crate) fn is_planted(plant: Plant) -> bool {
 }
 
 /// Plants a fault on this thread, or takes it out.
-#[cfg(test)]
+#[cfg(all(test, not(buttress_loom)))]
 pub(crate) fn plant(plant: Option<Plant>) {
     PLANTED.set(plant);
 }

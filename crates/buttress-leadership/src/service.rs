@@ -91,7 +91,8 @@ mod tests {
         let config = LeaseConfig::new(LeaseName::new("a").unwrap());
         let leadership = Leadership::new(&config, LeaseClock::simulated());
         let valid_until = leadership.clock().now() + secs(12);
-        let term = Arc::new(Term::new(FencingToken::new(7).unwrap(), valid_until));
+        let term =
+            Arc::new(Term::of(leadership.clone(), FencingToken::new(7).unwrap(), valid_until));
         leadership.shared.gate.set(Some(Arc::clone(&term)));
         (leadership, term)
     }

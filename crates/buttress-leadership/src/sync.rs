@@ -16,11 +16,9 @@ pub(crate) use std::sync::{
 /// loom cannot look into `arc-swap`. In its models a lock stands for it, which gives no more than a swap
 /// promises: whoever reads has one value that was stored, whole.
 #[cfg(not(buttress_loom))]
-#[derive(Debug)]
 pub(crate) struct Swap<T>(arc_swap::ArcSwapOption<T>);
 
 #[cfg(buttress_loom)]
-#[derive(Debug)]
 pub(crate) struct Swap<T>(loom::sync::Mutex<Option<Arc<T>>>);
 
 #[cfg(not(buttress_loom))]
