@@ -29,6 +29,23 @@ async fn an_answer_that_comes_late_makes_the_lease_no_longer() {
     }
 }
 
+// golemcloud/golem#3834
+#[tokio::test(start_paused = true)]
+async fn a_client_that_repeats_inside_makes_terms_shorter_and_never_longer() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    sleep(secs(20)).await;
+    // What it sent at first was lost, and the one that arrived was sent two seconds later.
+    store.next(Operation::Renew, Fault::default().delay_before(secs(2)));
+    let accepted = leader.leadership.metrics().renewals_accepted;
+    while leader.leadership.metrics().renewals_accepted == accepted {
+        sleep(millis(1)).await;
+    }
+    let sent = *begun(&store, Operation::Renew).last().unwrap();
+    assert_eq!(edge::now() + leader.valid_for() - sent, secs(12));
+}
+
 // etcd-io/etcd#11456
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_won_too_long_ago_is_not_led_with() {

@@ -183,3 +183,48 @@ async fn what_a_paused_leader_had_in_hand_is_refused_by_its_token() {
     }
     assert_eq!(writes, ["new", "new again"]);
 }
+
+// greptimedb#7670, apache/curator#566
+#[tokio::test(start_paused = true)]
+async fn wherever_a_candidate_is_dropped_the_next_one_leads_in_time() {
+    for after in (0..60).map(|n| millis(n * 200)) {
+        let store = store();
+        let slow = Fault::default().delay_before(millis(700)).delay_after(millis(700));
+        store.plan(move |_| slow);
+        let way = store.another_way();
+        let first = Candidate::stands(&store, config());
+        sleep(after).await;
+        drop(first);
+        let next = [Candidate::stands(&way, config())];
+        let took = until_one_leads(&next).await;
+        // A request that is under way when it is dropped may arrive all the same: here it does not.
+        assert!(took <= millis(16_200) + TICK, "{took:?} after {after:?}");
+        assert!(next[0].leadership.fence().unwrap().get() <= 2);
+    }
+}
+
+// hashicorp/vault#2319
+#[tokio::test(start_paused = true)]
+async fn all_that_says_who_leads_says_the_same_at_every_instant() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    store.plan(|_| Fault::black_hole());
+    for _ in 0..13_000 {
+        let (leadership, metrics) = (&leader.leadership, leader.leadership.metrics());
+        let status = leadership.status();
+        let says = [
+            leadership.is_leader(),
+            leadership.check().is_ok(),
+            leadership.fence().is_some(),
+            leadership.hold().is_ok(),
+            status.is_leader,
+            status.fence.is_some(),
+            metrics.is_leader,
+            metrics.lease_remaining.is_some(),
+        ];
+        assert!(says.iter().all(|one| *one == says[0]), "{says:?}");
+        sleep(millis(1)).await;
+    }
+    assert!(!leader.leadership.is_leader());
+}
