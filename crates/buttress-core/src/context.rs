@@ -9,7 +9,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use crate::edge;
+use crate::{Fence, edge, fence::InFence};
 
 /// The instant after which an answer is worth nothing to whoever asked.
 ///
@@ -53,6 +53,7 @@ pub struct Context {
     deadline: Option<Deadline>,
     attempt: u32,
     attempt_deadline: Option<Deadline>,
+    fence: Option<Fence>,
 }
 
 pin_project! {
@@ -211,6 +212,7 @@ impl Context {
             deadline: DEADLINE.get(),
             attempt: ATTEMPT.get(),
             attempt_deadline: ATTEMPT_DEADLINE.get(),
+            fence: Fence::innermost(),
         }
     }
 
@@ -235,6 +237,12 @@ impl Context {
         self.attempt_deadline
     }
 
+    /// The term that the request was let in by, if a leader did.
+    #[must_use]
+    pub const fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+
     /// The same with that deadline, or with none.
     #[must_use]
     pub const fn with_deadline(mut self, deadline: Option<Deadline>) -> Self {
@@ -256,6 +264,13 @@ impl Context {
         self
     }
 
+    /// The same with that term, or with none.
+    #[must_use]
+    pub const fn with_fence(mut self, fence: Option<Fence>) -> Self {
+        self.fence = fence;
+        self
+    }
+
     /// The same, with limits no later than those that are current.
     ///
     /// A `Buffer` calls in a task of its own, where the request's limits are not known; whoever polls what came
@@ -273,6 +288,7 @@ impl Context {
         let _deadline = InDeadline::enter(self.deadline);
         let _attempt = InAttempt::enter(self.attempt);
         let _attempt_deadline = InAttemptDeadline::enter(self.attempt_deadline);
+        let _fence = InFence::enter(self.fence);
         f()
     }
 
@@ -286,7 +302,7 @@ impl Context {
     /// For work that may outlive a request, or serves more than one: a connection that is being made, a
     /// value that many wait for. The request that happens to start it must not end it.
     pub const fn detached<F>(future: F) -> Scope<F> {
-        let nobodys = Self { deadline: None, attempt: 0, attempt_deadline: None };
+        let nobodys = Self { deadline: None, attempt: 0, attempt_deadline: None, fence: None };
         Scope { inner: future, context: nobodys }
     }
 

@@ -23,6 +23,7 @@ mod bounds;
 mod class;
 mod context;
 mod error;
+mod fence;
 mod health;
 mod key;
 mod mark;
@@ -30,6 +31,7 @@ mod observe;
 mod replay;
 #[cfg(feature = "tonic")]
 mod status;
+mod token;
 
 pub mod edge;
 pub mod ready;
@@ -40,9 +42,11 @@ pub use self::{
     class::{Class, Classify, ErrorsAsFailures, Repeat, Verdict, judge},
     context::{Context, Deadline, Scope},
     error::{Both, BoxError, Elapsed, InvalidSetting, Limit, Reason, Rejected, find},
+    fence::{Fence, LeaseId},
     health::{Health, HealthSignal, Reading},
     key::KeyOf,
     mark::{Mark, Substitute},
     observe::{Observe, Permit},
     replay::{CloneReplay, Discard, Kept, KeptClone, KeptNothing, NoReplay, Replay},
+    token::{FencingToken, NotAToken},
 };

@@ -169,7 +169,8 @@ impl<F: Future> Future for ResumeFuture<F> {
             *this.context = carried
                 .with_deadline(carried.deadline().or(current.deadline()))
                 .with_attempt_deadline(carried.attempt_deadline().or(current.attempt_deadline()))
-                .with_attempt(attempt);
+                .with_attempt(attempt)
+                .with_fence(carried.fence().or(current.fence()));
         }
         this.context.within(|| this.inner.poll(cx))
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{Context as Ambient, InvalidSetting, edge};
+use buttress_core::{Context as Ambient, Fence, InvalidSetting, edge};
 use bytes::Bytes;
 use tokio::{
     runtime::Handle,
@@ -671,7 +671,9 @@ impl<S: LeaseStore> Driver<S> {
         match catch_unwind(AssertUnwindSafe(|| work(term))) {
             Ok(work) => {
                 let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
-                self.task = Some(runtime.spawn(Ambient::detached(work)));
+                let fence = Fence::new(self.config.name.id(), fence);
+                let ambient = Ambient::default().with_fence(Some(fence));
+                self.task = Some(runtime.spawn(ambient.scope(work)));
                 counters_of(&self.leadership).work_active.store(1, Relaxed);
             }
             Err(_) => self.machine.resign(now, ResignReason::WorkPanicked),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Class, ErrorsAsFailures, Observe, Permit, Rejected, edge,
+    BoxError, Class, ErrorsAsFailures, Fence, Observe, Permit, Rejected, edge,
     ready::poll_holding,
     timer::{Alarm, poll_within},
 };
@@ -28,6 +28,8 @@ pin_project! {
         #[pin]
         state: State<F>,
         observe: O,
+        // The term that it was let in by. None, if it was not.
+        fence: Option<Fence>,
     }
 }
 
@@ -72,16 +74,23 @@ pub struct TermOver {
 
 impl<F, O> ResponseFuture<F, O> {
     #[inline]
-    pub(crate) fn called(future: F, permit: TermPermit, gate: &Gatekeeper, observe: O) -> Self {
+    pub(crate) fn called(
+        future: F,
+        permit: TermPermit,
+        fence: Fence,
+        gate: &Gatekeeper,
+        observe: O,
+    ) -> Self {
         let watch = Watch { min_remaining: gate.min_remaining, ..Watch::default() };
         let (permit, on_expiry) = (Some(permit), gate.on_expiry);
-        Self { state: State::Called { future, permit, watch, on_expiry }, observe }
+        let state = State::Called { future, permit, watch, on_expiry };
+        Self { state, observe, fence: Some(fence) }
     }
 
     #[cold]
     pub(crate) fn refused(refused: &NotLeading, observe: O) -> Self {
         tracing::debug!(target: "buttress_leadership", why = %refused, "refused");
-        Self { state: State::Refused { rejected: refused.rejected() }, observe }
+        Self { state: State::Refused { rejected: refused.rejected() }, observe, fence: None }
     }
 }
 
@@ -97,7 +106,8 @@ where
         let mut this = self.project();
         let (future, permit, watch) = match this.state.as_mut().project() {
             StateProj::Called { future, permit, on_expiry: OnExpiry::LetRun, .. } => {
-                let (result, permit) = ready!(poll_holding(permit, future, cx));
+                let polled = Fence::within(*this.fence, || poll_holding(permit, future, cx));
+                let (result, permit) = ready!(polled);
                 return Poll::Ready(this.observe.observe(result.map_err(Into::into), permit));
             }
             StateProj::Called { future, permit, watch, .. } => (future, permit, watch),
@@ -105,7 +115,7 @@ where
             StateProj::Over => panic!("polled after it had answered"),
         };
         let was_polled = watch.is_polled;
-        match ready!(watch.poll(future, permit, cx)) {
+        match ready!(Fence::within(*this.fence, || watch.poll(future, permit, cx))) {
             Ok((result, permit)) => {
                 Poll::Ready(this.observe.observe(result.map_err(Into::into), permit))
             }

@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use buttress_core::{ErrorsAsFailures, InvalidSetting};
+use buttress_core::{ErrorsAsFailures, InvalidSetting, LeaseId};
 use tower_layer::Layer;
 
 use crate::{Leadership, LeadershipService};
@@ -64,6 +64,7 @@ pub enum OnExpiry {
 #[derive(Clone, Debug)]
 pub(crate) struct Gatekeeper {
     pub(crate) leadership: Leadership,
+    pub(crate) lease: LeaseId,
     pub(crate) min_remaining: Duration,
     pub(crate) on_expiry: OnExpiry,
 }
@@ -71,10 +72,11 @@ pub(crate) struct Gatekeeper {
 impl LeadershipLayer {
     /// Lets in while this process leads by that election.
     #[must_use]
-    pub const fn new(leadership: Leadership) -> Self {
+    pub fn new(leadership: Leadership) -> Self {
+        let lease = leadership.name().id();
         let (min_remaining, on_expiry) = (Duration::ZERO, OnExpiry::Cancel);
         Self {
-            gate: Gatekeeper { leadership, min_remaining, on_expiry },
+            gate: Gatekeeper { leadership, lease, min_remaining, on_expiry },
             observe: ErrorsAsFailures,
         }
     }

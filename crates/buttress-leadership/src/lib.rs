@@ -97,7 +97,8 @@ mod service;
 mod simulation;
 mod store;
 mod sync;
-mod token;
+
+pub use buttress_core::{Fence, FencingToken, LeaseId, NotAToken};
 
 pub use self::{
     clock::{BootTime, LeaseClock},
@@ -122,7 +123,6 @@ pub use self::{
         AcquireOutcome, AcquireRequest, Changes, Expiry, FenceSource, LeaseStore, ReleaseOutcome,
         ReleaseRequest, RenewOutcome, RenewRequest, ServerClock, StoreCapabilities, StoreError,
     },
-    token::{FencingToken, NotAToken},
 };
 
 /// What refusals call this layer.

@@ -63,6 +63,12 @@ impl LeaseName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// By what those who write name it. See [`Fence::current`](crate::Fence::current).
+    #[must_use]
+    pub fn id(&self) -> LeaseId {
+        LeaseId::of(self.as_str())
+    }
 }
 
 impl fmt::Debug for LeaseName {

@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, ErrorsAsFailures, IntoBoxError, Observe};
+use buttress_core::{BoxError, ErrorsAsFailures, Fence, IntoBoxError, Observe};
 use tower_service::Service;
 
 use crate::{Leadership, ResponseFuture, TermPermit, layer::Gatekeeper};
@@ -48,8 +48,9 @@ where
         let observe = self.observe.clone();
         match self.gate.leadership.admit(self.gate.min_remaining) {
             Ok(permit) => {
-                let future = self.inner.call(request);
-                ResponseFuture::called(future, permit, &self.gate, observe)
+                let fence = Fence::new(self.gate.lease, permit.fence());
+                let future = Fence::within(Some(fence), || self.inner.call(request));
+                ResponseFuture::called(future, permit, fence, &self.gate, observe)
             }
             Err(refused) => ResponseFuture::refused(&refused, observe),
         }
@@ -70,7 +71,7 @@ impl<S: fmt::Debug, O> fmt::Debug for LeadershipService<S, O> {
 mod tests {
     use std::{convert::Infallible, sync::Arc, time::Duration};
 
-    use buttress_core::{Reason, Rejected};
+    use buttress_core::{Context as Ambient, LeaseId, Reason, Rejected};
     use buttress_test::{Subject, contract};
     use tokio::time::sleep;
     use tokio_test::{assert_pending, assert_ready, task};
@@ -120,6 +121,31 @@ mod tests {
             || 1,
             || 1,
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_let_in_has_the_terms_token_at_hand_in_call_and_in_each_poll() {
+        for then in [OnExpiry::Cancel, OnExpiry::LetRun] {
+            let (leadership, _term) = leads();
+            let lease = leadership.name().id();
+            let token = move || Fence::current(lease).map(FencingToken::get);
+            let writes = service_fn(move |()| {
+                let called = token();
+                async move {
+                    let first = token();
+                    sleep(secs(1)).await;
+                    Ok::<_, Infallible>([called, first, token()])
+                }
+            });
+            let layer = LeadershipLayer::new(leadership).on_expiry(then);
+            let other = Fence::new(LeaseId::of("other"), FencingToken::new(99).unwrap());
+            let call = Ambient::default().with_fence(Some(other)).scope(async {
+                let seen = layer.layer(writes).oneshot(()).await.unwrap();
+                (seen, Fence::current(other.lease()))
+            });
+            assert_eq!(call.await, ([Some(7); 3], Some(other.token())));
+            assert_eq!(token(), None);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use std::{fmt, num::NonZeroU64};
 /// feature `serde` they are decimal strings, since JavaScript's numbers end at 2^53.
 ///
 /// ```
-/// use buttress_leadership::FencingToken;
+/// use buttress_core::FencingToken;
 ///
 /// let (old, new) = (FencingToken::new(33).unwrap(), FencingToken::new(34).unwrap());
 /// assert!(old < new);
@@ -80,7 +80,7 @@ impl<'de> serde::Deserialize<'de> for FencingToken {
     }
 }
 
-#[cfg(all(test, not(buttress_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
