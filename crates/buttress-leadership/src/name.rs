@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use buttress_core::{InvalidSetting, edge};
+use buttress_core::{InvalidSetting, LeaseId, edge};
 
 /// What is led: one lease has one leader at a time.
 ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use buttress_core::edge;
 use buttress_leadership::{
-    AcquireOutcome, AcquireRequest, Fault, FaultyStore, Identity, LeaseStore, MemoryStore,
+    AcquireOutcome, AcquireRequest, Fault, FaultyStore, Fence, Identity, LeaseStore, MemoryStore,
     Operation, State,
 };
 use tokio::time::sleep;
@@ -227,4 +227,23 @@ async fn all_that_says_who_leads_says_the_same_at_every_instant() {
         sleep(millis(1)).await;
     }
     assert!(!leader.leadership.is_leader());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_work_of_a_term_has_its_token_at_hand() {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let mut tell = Some(tell);
+    let candidate = Candidate::with(&store(), config(), |elector| {
+        elector.lead(move |term| {
+            let tell = tell.take();
+            async move {
+                let at_hand = Fence::current(name().id());
+                tell.expect("there is one term").send((at_hand, term.fence())).unwrap();
+                term.cancelled().await;
+            }
+        })
+    });
+    let (at_hand, fence) = told.await.unwrap();
+    assert_eq!(at_hand, Some(fence));
+    drop(candidate);
 }
