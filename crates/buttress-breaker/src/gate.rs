@@ -128,7 +128,12 @@ impl Gate {
     /// Whether a call that asks at `now` is refused, as far as that was promised.
     #[inline]
     pub(crate) fn refuses(&self, now: Moment) -> bool {
-        self.word.load(Acquire) & REFUSES != 0 && now.nanos() < self.until.load(Relaxed)
+        let word = self.word.load(Acquire);
+        let until = self.until.load(Acquire);
+        // Nothing is exchanged here that would fail. So it is looked at again: whoever reads an instant of a later
+        // promise sees that this one was taken back.
+        let is_another = (self.word.load(Relaxed) ^ word) & (REFUSES | GENERATIONS) != 0;
+        word & REFUSES != 0 && now.nanos() < until && !is_another
     }
 
     /// Refuses a call at `now`, and says until when there is no better answer, if that was promised.
@@ -183,7 +188,7 @@ impl Gate {
     pub(crate) fn open(&self, promise: Promise) {
         self.epoch.store(promise.epoch, Relaxed);
         let until = promise.refuses_until.or(promise.counts_until);
-        self.until.store(until.map_or(0, Moment::nanos), Relaxed);
+        self.until.store(until.map_or(0, Moment::nanos), Release);
         let promised = flag(ADMITS, promise.admits)
             | flag(REFUSES, promise.refuses_until.is_some())
             | flag(COUNTS, promise.counts_until.is_some());

@@ -273,3 +273,17 @@ fn past_the_lock_no_success_is_missed_that_makes_them_enough_to_be_judged() {
         assert_eq!(state(&breaker, now), State::Open, "half of two, whichever was first");
     });
 }
+
+#[test]
+fn past_the_lock_nobody_is_refused_until_an_instant_of_a_later_promise() {
+    loom::model(|| {
+        // The open time is over, so that nobody is refused before the reset; and nobody is after it.
+        let (breaker, now) = opened(1);
+        let asking = {
+            let breaker = breaker.clone();
+            thread::spawn(move || breaker.gate().refuses(now))
+        };
+        breaker.with(|machine, _| machine.reset(now));
+        assert!(!asking.join().unwrap());
+    });
+}
