@@ -51,8 +51,10 @@ use crate::{
 /// answer is a [`Rejected`](buttress_core::Rejected) for
 /// [`DeadlineExceeded`](buttress_core::Reason::DeadlineExceeded). A deadline layer above speaks first.
 ///
-/// Each later attempt is made by a fresh clone, and so is a first one that has to wait. They are clones of one idle
-/// instance, which all clones of the service share: itself a clone, made at the first call.
+/// A first attempt that has to wait is made by a clone of its own. Each later attempt is made by a fresh clone of one
+/// idle instance, which all clones of the service share: itself a clone, made at the first call that may be repeated. So
+/// a later attempt finds what a service keeps by value, as which host is next, as it was then, each time: what is to
+/// move on from attempt to attempt belongs behind an `Arc`.
 ///
 /// # Panics
 ///
