@@ -164,18 +164,6 @@ impl<S> Ready<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Calls the inner service if it was polled ready, and gives the request back if not.
-    ///
-    /// # Errors
-    ///
-    /// The request, untouched.
-    pub fn call_ready<Req>(&mut self, request: Req) -> Result<S::Future, Req>
-    where
-        S: Service<Req>,
-    {
-        if std::mem::take(&mut self.is_ready) { Ok(self.inner.call(request)) } else { Err(request) }
-    }
-
     /// The inner service if it was polled ready: for one call. If not, a clone of it is to be
     /// [waited for](Call::new).
     #[inline]
