@@ -169,6 +169,7 @@ mod tests {
         assert_eq!(term.in_flight(), 0);
     }
 
+    // LDR-01
     #[tokio::test(start_paused = true)]
     async fn calls_end_with_the_term_whoever_tells_of_it() {
         for (suspends, tells) in [(false, false), (false, true), (true, false)] {

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::common::*;
 
-// kubernetes/kubernetes#23731
+// kubernetes/kubernetes#23731, LDR-01
 #[tokio::test(start_paused = true)]
 async fn the_first_no_of_the_store_ends_the_term_before_anything_else() {
     let store = store();
@@ -147,6 +147,7 @@ async fn a_panic_of_the_store_ends_the_term_and_not_the_elector() {
     assert!(!leader.task.is_finished());
 }
 
+// LDR-01
 #[tokio::test(start_paused = true)]
 async fn an_elector_that_is_dropped_leaves_nobody_in_charge() {
     let store = store();
@@ -210,7 +211,7 @@ async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
     other.shutdown_background();
 }
 
-// cilium/cilium#42920
+// cilium/cilium#42920, LDR-01
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_listen_is_dropped_when_the_lease_could_be_over() {
     let store = store();
