@@ -14,6 +14,7 @@
 //! - [`Lock`]: one term by hand;
 //! - [`LeaseStore`]: where leases are kept; [`MemoryStore`] keeps them in memory, [`ErasedStore`] is any of them;
 //! - [`FaultyStore`]: a store that fails as a test tells it to; [`LeaseClock`] is the clock that a test sets;
+//! - [`testing`]: whether a store keeps to the rules;
 //! - [`FencingToken`]: what a resource tells a leader from a former one by.
 //!
 //! # What is promised, and what is not
@@ -97,6 +98,7 @@ mod service;
 mod simulation;
 mod store;
 mod sync;
+pub mod testing;
 
 pub use buttress_core::{Fence, FencingToken, LeaseId, NotAToken};
 
