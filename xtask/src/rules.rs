@@ -24,6 +24,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-fallback", PATTERN),
     ("buttress-http", HTTP),
     ("buttress-leadership", LEADERSHIP),
+    ("buttress-lease-sqlite", LEASE_SQLITE),
     ("buttress-retry", PATTERN),
     ("buttress-shed", PATTERN),
     ("buttress-test", KIT),
@@ -60,6 +61,16 @@ const LEADERSHIP: Role = Role {
         under("cfg(unix)", "rustix", "the clock that counts suspend"),
         under("cfg(not(buttress_loom))", "arc-swap", "the term that a request is let in by"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
+    ]),
+};
+
+const LEASE_SQLITE: Role = Role {
+    law: "a store knows leadership and its own client, and no other store",
+    may: Some(&[
+        always("buttress-leadership", "the `LeaseStore` trait"),
+        always("bytes", "what leaders say of themselves is kept as handles"),
+        always("rusqlite", "the client"),
+        always("tokio", "sync, to wait for the store's thread"),
     ]),
 };
 
