@@ -12,8 +12,8 @@ pub(crate) struct Host {
     /// Which start: chance, made by the kernel. The same in all containers.
     pub(crate) boot: String,
     clock: LeaseClock,
-    /// How far this process's clock is ahead of the host's. Containers may have been given such an offset, and
-    /// without it those of two would disagree about when a lease ends.
+    /// How far this process's clock is ahead of the host's. Containers may have been given such an offset,
+    /// and without it those of two would disagree about when a lease ends.
     ahead: i64,
 }
 

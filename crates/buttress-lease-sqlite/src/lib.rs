@@ -1,7 +1,7 @@
 //! Leases in an SQLite file: one leader among the processes of one host, without a server.
 //!
-//! Three copies of a service on one machine, or one that is replaced by its next version while it still
-//! runs, need a leader as much as three machines do, and have no etcd. They have a disk. [`SqliteStore`] keeps the
+//! Three copies of a service on one machine, or one that is replaced by its next version while it still runs,
+//! need a leader as much as three machines do, and have no etcd. They have a disk. [`SqliteStore`] keeps the
 //! leases of `buttress-leadership` in a file there, by all rules of
 //! [`LeaseStore`](buttress_leadership::LeaseStore).
 //!
@@ -24,14 +24,14 @@
 //! it is left. So **the file must not be shared between hosts**: another host looks like an earlier start of
 //! this one, and both would lead. Locks on network file systems are not to be trusted besides.
 //!
-//! It works where the host says when it was started, which is Linux; [opening](SqliteOptions::open) is refused
-//! elsewhere.
+//! It works where the host says when it was started, which is Linux; [opening](SqliteOptions::open) is
+//! refused elsewhere.
 //!
 //! # The file
 //!
-//! One table, `buttress_leases`, with a row a lease. Rows are never deleted, since the token lives in them, and
-//! a trigger refuses to. The file may be one that holds other tables, but writers of those make electors wait.
-//! To take a lease away by hand:
+//! One table, `buttress_leases`, with a row a lease. Rows are never deleted, since the token lives in them,
+//! and a trigger refuses to. The file may be one that holds other tables, but writers of those make electors
+//! wait. To take a lease away by hand:
 //!
 //! ```sql
 //! UPDATE buttress_leases SET holder = NULL, revision = revision + 1 WHERE name = 'billing/nightly';
@@ -43,15 +43,17 @@
 //! # Rollback journal or WAL
 //!
 //! A file that is made here has SQLite's rollback journal; one that is in WAL mode stays in it and works as
-//! well. Leases are a few writes a second, so what WAL is good for, readers beside a writer, is of no use, and
-//! one file is easier to keep than three. In both modes a write is on the disk when it is answered
-//! (`synchronous` is `EXTRA`): else a crash of the host could take back an election, and give its token again.
+//! well. Leases are a few writes a second, so what WAL is good for, readers beside a writer, is of no use,
+//! and one file is easier to keep than three. In both modes a write is on the disk when it is answered
+//! (`synchronous` is `EXTRA`): else a crash of the host could take back an election, and give its token
+//! again.
 //!
 //! # What it does not bear
 //!
-//! A process that is stopped in the middle of a write (SIGSTOP, a debugger) keeps SQLite's lock on the file, for
-//! some ten microseconds a second of which it is at risk, and until it goes on or ends all calls of the others
-//! fail as [busy](buttress_leadership::StoreError::NotApplied). The leader, if it is another one, stops in time, and nobody leads. Two never do.
+//! A process that is stopped in the middle of a write (SIGSTOP, a debugger) keeps SQLite's lock on the file
+//! until it goes on or ends. All calls of the others fail as
+//! [busy](buttress_leadership::StoreError::NotApplied) meanwhile. The leader stops in time, and nobody leads:
+//! two never do. It is at risk for the milliseconds that a write takes, a few times in each lease.
 
 mod error;
 mod host;

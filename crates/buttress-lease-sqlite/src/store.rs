@@ -19,8 +19,8 @@ use crate::{
 
 /// Leases in an SQLite file. Clones share its connection and its thread.
 ///
-/// Calls wait on a thread of the store's own, one after the other, and never on the runtime's. Give each elector
-/// a store of its own if a process has several: they get on with the same file.
+/// Calls wait on a thread of the store's own, one after the other, and never on the runtime's. Give each
+/// elector a store of its own if a process has several: they get on with the same file.
 ///
 /// # Errors
 ///
@@ -29,8 +29,8 @@ use crate::{
 /// - [`NotApplied`](StoreError::NotApplied): others held the lock for longer than the
 ///   [wait](SqliteOptions::busy_timeout), or the disk is full;
 /// - [`Ambiguous`](StoreError::Ambiguous): the disk failed as the write was made to last;
-/// - [`Fatal`](StoreError::Fatal): the file is gone, is no database, may not be written, or has another table by
-///   that name.
+/// - [`Fatal`](StoreError::Fatal): the file is gone, is no database, may not be written, or has another table
+///   by that name.
 ///
 /// # Cancel safety
 ///
@@ -76,8 +76,8 @@ impl SqliteStore {
         SqliteOptions::new(path).open().await
     }
 
-    /// Opens the file, and makes it and its table first if they are not there. Many processes may do so at the
-    /// same time.
+    /// Opens the file, and makes it and its table first if they are not there. Many processes may do so at
+    /// the same time.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl SqliteOptions {
         }
     }
 
-    /// Whether the file and the table are made if they are not there. Not unless set: a path with a slip in it
-    /// would be an election that everybody wins.
+    /// Whether the file and the table are made if they are not there. Not unless set: a path with a slip in
+    /// it would be an election that everybody wins.
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
@@ -190,9 +190,9 @@ impl SqliteOptions {
     ///
     /// # Errors
     ///
-    /// [`Fatal`](StoreError::Fatal) if there is no such file or table, or it is another one; if it is no database, or may not be
-    /// written; if the host does not say when it was started. [`NotApplied`](StoreError::NotApplied) if others hold its lock
-    /// for longer than the wait.
+    /// [`Fatal`](StoreError::Fatal) if there is no such file or table, or it is another one; if it is no
+    /// database, or may not be written; if the host does not say when it was started.
+    /// [`NotApplied`](StoreError::NotApplied) if others hold its lock for longer than the wait.
     pub async fn open(self) -> Result<SqliteStore, StoreError> {
         let path: Arc<Path> = self.path.into();
         let failed = |failure: Failure| failure.into_error(&path, "open");

@@ -1,9 +1,9 @@
 //! Whether a store keeps to the rules: for those who write one.
 //!
-//! All that an elector promises it promises upon the rules of [`LeaseStore`]. [`conformance`] tries every one of
-//! them, each by cases whose names say what would be wrong: on a lease that nobody ever had, and again on one
-//! that somebody has given back. A store that reads and then writes, that revives what has expired, or counts
-//! tokens from one again, is told which case it failed and how.
+//! All that an elector promises it promises upon the rules of [`LeaseStore`]. [`conformance`] tries every one
+//! of them, each by cases whose names say what is to be true: on a lease that nobody ever had, and again on
+//! one that somebody has given back. A store that reads and then writes, that revives what has expired, or
+//! counts tokens from one again, is told which case it failed and how.
 //!
 //! # Examples
 //!
@@ -51,8 +51,8 @@ pub trait Subject: Sync {
         LeaseName::new(chance.as_str()).expect("what is an identity is a name")
     }
 
-    /// Whether any [`LeaseName`] will do: any letters, 253 bytes. It will unless the store takes fewer, and says
-    /// so in its docs.
+    /// Whether any [`LeaseName`] will do: any letters, 253 bytes. It will unless the store takes fewer, and
+    /// says so in its docs.
     fn takes_any_name(&self) -> bool {
         true
     }
@@ -124,7 +124,8 @@ pub struct Report {
     failed: Vec<(Case, String)>,
 }
 
-/// Tries every rule of [`LeaseStore`] on a store, one case after the other, and goes on after one that failed.
+/// Tries every rule of [`LeaseStore`] on a store, one case after the other, and goes on after one that
+/// failed.
 ///
 /// It leaves leases behind, with fresh names.
 pub async fn conformance<S: Subject>(subject: &S) -> Report {
