@@ -8,7 +8,7 @@ use buttress_lease_sqlite::{SqliteError, SqliteOptions, SqliteStore};
 use bytes::Bytes;
 use rusqlite::Connection;
 
-use crate::folder::Folder;
+use crate::folder::{Folder, PATIENT};
 
 const TTL: Duration = Duration::from_secs(600);
 
@@ -225,7 +225,7 @@ async fn a_file_that_is_gone_is_not_made_again_and_one_in_its_place_is_used() {
 async fn a_call_that_nobody_waits_for_any_more_is_not_begun() {
     let folder = Folder::new();
     let path = folder.file("leases.db");
-    let store = SqliteStore::open_or_create(&path).await.unwrap();
+    let store = SqliteOptions::new(&path).create(true).busy_timeout(PATIENT).open().await.unwrap();
     let db = Connection::open(&path).unwrap();
     db.execute_batch("BEGIN IMMEDIATE").unwrap();
     let (first, second) = (Identity::generate(), Identity::generate());

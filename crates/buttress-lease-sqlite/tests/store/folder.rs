@@ -1,9 +1,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use buttress_leadership::Identity;
+
+/// How long calls wait that are not to be told that the file is busy, on whatever machine.
+pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 
 /// A folder of a test's own, which goes with it.
 pub(crate) struct Folder(PathBuf);

@@ -10,10 +10,10 @@ use buttress_leadership::{
     AcquireOutcome, AcquireRequest, Identity, LeaseName, LeaseStore, ReleaseOutcome,
     ReleaseRequest, RenewOutcome, RenewRequest, StoreError,
 };
-use buttress_lease_sqlite::SqliteStore;
+use buttress_lease_sqlite::{SqliteOptions, SqliteStore};
 use bytes::Bytes;
 
-use crate::folder::Folder;
+use crate::folder::{Folder, PATIENT};
 
 /// Set for the processes that a test starts from itself.
 const FILE: &str = "BUTTRESS_LEASE_FILE";
@@ -25,7 +25,7 @@ const TTL: Duration = Duration::from_secs(600);
 #[tokio::test]
 async fn child() {
     let Some(path) = env::var_os(FILE) else { return };
-    let store = SqliteStore::open_or_create(PathBuf::from(path)).await.unwrap();
+    let store = SqliteOptions::new(path).create(true).busy_timeout(PATIENT).open().await.unwrap();
     let (name, me) = (LeaseName::new("a").unwrap(), Identity::generate());
     let payload = Bytes::new();
     let (mut terms, mut out) = (0, std::io::stdout());

@@ -7,7 +7,7 @@ use buttress_leadership::{
 use buttress_lease_sqlite::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 
-use crate::folder::Folder;
+use crate::folder::{Folder, PATIENT};
 
 /// Two ways to one file, as two processes have, by a clock that jumps.
 struct Pair {
@@ -31,6 +31,11 @@ impl Subject for Pair {
         self.clock.suspend(time);
     }
 
+    /// Each is a write to the disk, several times.
+    fn rounds(&self) -> usize {
+        40
+    }
+
     /// The clock runs on while disks are slow. What it is told to jump is a minute and more.
     fn ttl(&self) -> Duration {
         Duration::from_secs(600)
@@ -39,7 +44,8 @@ impl Subject for Pair {
 
 async fn pair(path: &Path) -> Pair {
     let clock = LeaseClock::simulated();
-    let open = || SqliteOptions::new(path).create(true).clock(clock.clone()).open();
+    let open =
+        || SqliteOptions::new(path).create(true).busy_timeout(PATIENT).clock(clock.clone()).open();
     Pair { one: open().await.unwrap(), other: open().await.unwrap(), clock: clock.clone() }
 }
 
