@@ -43,6 +43,8 @@ pin_project! {
         // As it was at `call`.
         deadline: Option<Deadline>,
         before: Before,
+        // What made the last attempt, if it is not the service's own instance: it makes the next as well.
+        again: Option<Box<S>>,
         #[pin]
         state: State<S::Future, Waiting<S, R::Sent, R::Discarding>>,
     }
@@ -64,7 +66,7 @@ pin_project! {
     #[project = WaitingProj]
     enum Waiting<S, Req, D> {
         // Until the service is ready, or the deadline has come. The first attempt needs no token.
-        Readying { service: S, request: Option<Req>, token: Option<Token>, alarm: RareAlarm },
+        Readying { service: Option<Box<S>>, request: Option<Req>, token: Option<Token>, alarm: RareAlarm },
         // Until the answer that is replaced is gone; then sleeps for what is left of the wait.
         Discarding { #[pin] discarding: D, next: Option<Next<Req>> },
         Sleeping { next: Option<Next<Req>>, alarm: RareAlarm },
@@ -117,7 +119,7 @@ where
         let state = State::Calling { future: service.call(request) };
         let First { counts, attempt, deadline } = first;
         let (shared, kept, before) = (shared.take(), kept.take(), Before::default());
-        Self { shared, counts, attempt, kept, deadline, before, state }
+        Self { shared, counts, attempt, kept, deadline, before, again: None, state }
     }
 
     /// The first attempt, to be made by `service` once it is ready.
@@ -132,7 +134,8 @@ where
     ) -> Self {
         let state = State::Waiting { waiting: Waiting::first(service, request) };
         let First { counts, attempt, deadline } = first;
-        Self { shared, counts, attempt, kept, deadline, before: Before::default(), state }
+        let before = Before::default();
+        Self { shared, counts, attempt, kept, deadline, before, again: None, state }
     }
 }
 
@@ -256,7 +259,8 @@ where
                     let deadline = in_force(*this.deadline);
                     // In hand: should readiness panic, it goes back now, not when what is left is dropped.
                     let held = token.take();
-                    let polled = within(*this.attempt, || service.poll_ready(cx));
+                    let instance = service.as_mut().expect("it has not been called");
+                    let polled = within(*this.attempt, || instance.poll_ready(cx));
                     let late = match polled {
                         Poll::Ready(_) => has_passed(deadline),
                         Poll::Pending => comes(deadline, alarm, cx),
@@ -276,7 +280,10 @@ where
                         // Before the call: one that panics may have sent it.
                         token.spend();
                     }
-                    break Ok(within(*this.attempt, || service.call(request)));
+                    let mut instance = service.take().expect("it was readied above");
+                    let future = within(*this.attempt, || instance.call(request));
+                    *this.again = Some(instance);
+                    break Ok(future);
                 }
 
                 // ## Discarding => Sleeping
@@ -293,8 +300,10 @@ where
                     }
                     let Next { request, token, .. } = next.take().expect("looked at above");
                     let alarm = mem::take(alarm);
-                    let service = shared(this.shared).spare.fresh();
-                    let service = service.expect("kept before the first attempt");
+                    let service = this.again.take().unwrap_or_else(|| {
+                        let fresh = shared(this.shared).spare.fresh();
+                        Box::new(fresh.expect("kept before the first attempt"))
+                    });
                     waiting.set(Waiting::readying(service, request, Some(token), alarm));
                 }
             }
@@ -340,11 +349,11 @@ impl<S, Req, D> Waiting<S, Req, D> {
     #[cold]
     #[inline(never)]
     fn first(service: S, request: Req) -> Pin<Box<Self>> {
-        Box::pin(Self::readying(service, request, None, RareAlarm::default()))
+        Box::pin(Self::readying(Box::new(service), request, None, RareAlarm::default()))
     }
 
-    fn readying(service: S, request: Req, token: Option<Token>, alarm: RareAlarm) -> Self {
-        Self::Readying { service, request: Some(request), token, alarm }
+    fn readying(service: Box<S>, request: Req, token: Option<Token>, alarm: RareAlarm) -> Self {
+        Self::Readying { service: Some(service), request: Some(request), token, alarm }
     }
 }
 
@@ -569,8 +578,9 @@ mod tests {
         });
         let small = service_fn(|_: [u64; 32]| at_once(Ok::<(), BoxError>(())));
         // Of the service: whether it is ready, and a handle. Of the future: a handle, the deadline, the number of the
-        // attempt, and a word each for what was before and, where the inner future has no room for it, for the state.
-        assert_eq!(ours(large), (16, 48));
-        assert_eq!(ours(small), (16, 40));
+        // attempt, and a word each for what was before, for what makes the next attempt, and, where the inner future has
+        // no room for it, for the state.
+        assert_eq!(ours(large), (16, 56));
+        assert_eq!(ours(small), (16, 48));
     }
 }

@@ -51,10 +51,11 @@ use crate::{
 /// answer is a [`Rejected`](buttress_core::Rejected) for
 /// [`DeadlineExceeded`](buttress_core::Reason::DeadlineExceeded). A deadline layer above speaks first.
 ///
-/// A first attempt that has to wait is made by a clone of its own. Each later attempt is made by a fresh clone of one
-/// idle instance, which all clones of the service share: itself a clone, made at the first call that may be repeated. So
-/// a later attempt finds what a service keeps by value, as which host is next, as it was then, each time: what is to
-/// move on from attempt to attempt belongs behind an `Arc`.
+/// A first attempt that has to wait is made by a clone of its own, and so are all later attempts together. Where the
+/// first did not have to wait, the later ones' is a clone of one idle instance, which all clones of the service share:
+/// itself a clone, made at the first call that may be repeated. What a service keeps by value, as which host is next,
+/// moves on from the second attempt to the third, and begins anew with the next request: what all requests are to move
+/// belongs behind an `Arc`.
 ///
 /// # Panics
 ///
