@@ -68,13 +68,13 @@ fn nothing_grows_by_accident() {
             ("inner", (8, 24)),
             ("timeout", (32, 184)),
             ("breaker", (48, 224)),
-            ("retry", (64, 288)),
-            ("deadline", (88, 440)),
-            ("bulkhead", (96, 448)),
-            ("entry", (112, 472)),
-            ("fallback", (112, 472)),
+            ("retry", (64, 296)),
+            ("deadline", (88, 448)),
+            ("bulkhead", (96, 456)),
+            ("entry", (120, 480)),
+            ("fallback", (120, 480)),
             // Its timeout keeps no timer of its own.
-            ("standard", (112, 368)),
+            ("standard", (120, 376)),
         ]
     );
 }

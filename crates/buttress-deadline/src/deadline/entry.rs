@@ -39,6 +39,7 @@ use crate::bound::{assert_more_than_zero, more_than_zero};
 #[derive(Clone, Copy, Debug)]
 pub struct EntryLayer {
     total: Duration,
+    is_above_ours: bool,
 }
 
 /// Fixes the deadline of each request. See [`EntryLayer`].
@@ -46,7 +47,7 @@ pub struct EntryLayer {
 #[derive(Clone, Debug)]
 pub struct EntryService<S> {
     inner: S,
-    total: Duration,
+    layer: EntryLayer,
 }
 
 pin_project! {
@@ -74,7 +75,7 @@ impl EntryLayer {
     #[must_use]
     #[track_caller]
     pub const fn new(total: Duration) -> Self {
-        Self { total: assert_more_than_zero(total) }
+        Self { total: assert_more_than_zero(total), is_above_ours: false }
     }
 
     /// The same, for a `total` that comes from elsewhere.
@@ -83,7 +84,16 @@ impl EntryLayer {
     ///
     /// If `total` is zero.
     pub fn try_new(total: Duration) -> Result<Self, InvalidSetting> {
-        Ok(Self { total: more_than_zero("total", total)? })
+        Ok(Self { total: more_than_zero("total", total)?, is_above_ours: false })
+    }
+
+    /// The same where all beneath is ours, down to the service itself: they all take its look at the clock for theirs.
+    ///
+    /// Anybody else's layer may work before it calls on, and that would be counted as the callee's time.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn above_ours(self) -> Self {
+        Self { is_above_ours: true, ..self }
     }
 }
 
@@ -91,7 +101,7 @@ impl<S> Layer<S> for EntryLayer {
     type Service = EntryService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        EntryService { inner, total: self.total }
+        EntryService { inner, layer: *self }
     }
 }
 
@@ -112,12 +122,13 @@ where
     // A frame of its own, as `EntryFuture::sent` wants it.
     #[inline(never)]
     fn call(&mut self, request: Req) -> Self::Future {
+        let EntryLayer { total, is_above_ours } = self.layer;
         let now = edge::called();
         let inherited = Deadline::current();
-        let until = Deadline::earlier(inherited, Deadline::from_now(now, self.total));
+        let until = Deadline::earlier(inherited, Deadline::from_now(now, total));
         let is_settled = inherited.is_some();
         Deadline::within(until, || {
-            edge::within_call(Some(now), || {
+            edge::within_call(is_above_ours.then_some(now), || {
                 EntryFuture::sent(&mut self.inner, request, until, is_settled)
             })
         })

@@ -67,7 +67,7 @@ async fn the_layers_of_one_call_agree_when_it_was_made_and_nobody_beneath_them_h
         edge::within_call(Some(earlier), || service.call(())).await.unwrap()
     };
     let until = Deadline::at(earlier + secs(10));
-    let entry = EntryLayer::new(secs(10)).layer(told());
+    let entry = EntryLayer::new(secs(10)).above_ours().layer(told());
     assert_eq!(call(boxed(entry)).await, (earlier, Some(until)));
     let deadline = DeadlineLayer::new(secs(10)).layer(told());
     assert_eq!(call(boxed(deadline)).await, (earlier, Some(until)));

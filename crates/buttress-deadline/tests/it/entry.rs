@@ -32,6 +32,25 @@ async fn what_waits_above_the_deadline_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn others_beneath_look_at_the_clock_themselves_and_ours_take_its_look() {
+    let called = service_fn(async |()| Ok::<_, Infallible>(()));
+    let looks = |entry: EntryLayer| {
+        let mut seen = None;
+        let mut service = entry.layer(tower::util::MapRequest::new(called, |()| {
+            seen = Some(edge::called());
+        }));
+        drop(service.call(()));
+        drop(service);
+        seen
+    };
+    let before = edge::now();
+    advance(secs(1)).await;
+    let told = |entry| edge::within_call(Some(before), || looks(entry));
+    assert_eq!(told(EntryLayer::new(secs(30))), Some(edge::now()));
+    assert_eq!(told(EntryLayer::new(secs(30)).above_ours()), Some(before));
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_makes_the_deadline_known_and_enforces_nothing() {
     let start = edge::now();
     let late = service_fn(|()| async {

@@ -274,7 +274,7 @@ where
         let service = DeadlineLayer::new(total).layer(service);
         let service = BulkheadLayer::new(self.bulkhead.clone()).layer(service);
         // The wait in the bulkhead's queue counts.
-        let service = EntryLayer::new(total).layer(service);
+        let service = EntryLayer::new(total).above_ours().layer(service);
         self.fallback.layer(service)
     }
 }
