@@ -197,7 +197,9 @@ async fn every_name_is_a_lease_of_its_own<S: Subject>(on: On<'_, '_, S>) -> Verd
     for end in odd.iter().copied().chain([&*long, &long[1..]]) {
         // What has control characters is no name.
         let Ok(name) = LeaseName::new(format!("{stem}{end}")) else { continue };
-        let one = Bench::named(on.subject, Start::New, name).await?;
+        let mut one = Bench::named(on.subject, Start::New, name).await?;
+        // They are many, and all of them are held to the end.
+        one.ttl *= 60;
         let seen = one.look().await?;
         ensure!(seen.is_none(), "{:?} is the lease of another name: {seen:?}", one.name);
         let mine = one.take(&one.me).await?;
@@ -205,6 +207,9 @@ async fn every_name_is_a_lease_of_its_own<S: Subject>(on: On<'_, '_, S>) -> Verd
     }
     for (one, mine) in &held {
         one.still(&one.me, mine.fence, "another name").await?;
+    }
+    for (one, mine) in &held {
+        one.free(&one.me, mine.fence).await?;
     }
     // Two who differ in a letter's case, or in what follows, are two.
     let (node, other) =
