@@ -36,11 +36,8 @@ async fn others_beneath_look_at_the_clock_themselves_and_ours_take_its_look() {
     let called = service_fn(async |()| Ok::<_, Infallible>(()));
     let looks = |entry: EntryLayer| {
         let mut seen = None;
-        let mut service = entry.layer(tower::util::MapRequest::new(called, |()| {
-            seen = Some(edge::called());
-        }));
-        drop(service.call(()));
-        drop(service);
+        let looks = tower::util::MapRequest::new(called, |()| seen = Some(edge::called()));
+        drop(entry.layer(looks).call(()));
         seen
     };
     let before = edge::now();
