@@ -34,8 +34,8 @@ pin_project! {
     }
 }
 
-/// Waits for the answer of a call until its time is up, which was [settled](Bound::settle). The call is dropped with its
-/// answer, or in the poll that finds the time up.
+/// Waits for the answer of a call until its time is up, which was [settled](Bound::settle). The call is dropped
+/// with its answer, or in the poll that finds the time up.
 #[inline]
 pub(crate) fn poll_bounded<C, A, T, E>(
     mut call: Pin<&mut C>,

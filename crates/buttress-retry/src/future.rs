@@ -577,9 +577,9 @@ mod tests {
             if held[0] > 0 { Ok(()) } else { Err(BoxError::from("never")) }
         });
         let small = service_fn(|_: [u64; 32]| at_once(Ok::<(), BoxError>(())));
-        // Of the service: whether it is ready, and a handle. Of the future: a handle, the deadline, the number of the
-        // attempt, and a word each for what was before, for what makes the next attempt, and, where the inner future has
-        // no room for it, for the state.
+        // Of the service: whether it is ready, and a handle. Of the future: a handle, the deadline, the number of
+        // the attempt, and a word each for what was before, for what makes the next attempt, and, where the inner
+        // future has no room for it, for the state.
         assert_eq!(ours(large), (16, 56));
         assert_eq!(ours(small), (16, 48));
     }

@@ -8,8 +8,8 @@ use crate::{Priority, ShedSettings, estimate::Estimate};
 /// Decides who is served, who waits and who is refused.
 ///
 /// It knows no clock, no task and no request: time is an argument, so is the limit of the moment, which is
-/// one at least, and whoever waits is a key `K` that it hands back when it has decided. A place is first *granted* and then *started*, since whoever waited has
-/// to be woken in between, and may be gone.
+/// one at least, and whoever waits is a key `K` that it hands back when it has decided. A place is first
+/// *granted* and then *started*, since whoever waited has to be woken in between, and may be gone.
 ///
 /// The age at which a waiter is refused follows from two rules. The server is overloaded once the queue
 /// has not been empty for more than an interval; and the age limit is then twice the target, else the
