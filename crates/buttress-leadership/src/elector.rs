@@ -143,7 +143,8 @@ impl<S: LeaseStore> Elector<S> {
     /// dropped at its next `await`. The next term does not begin before it is gone: work that blocks its
     /// thread keeps this process from leading again.
     ///
-    /// It runs in no request's [context](buttress_core::Context).
+    /// It runs in no request's [context](buttress_core::Context), and has the term's token at hand as a request has that
+    /// its leader let in.
     pub fn lead<F, Fut>(mut self, mut work: F) -> Self
     where
         F: FnMut(LeaderTerm) -> Fut + Send + 'static,

@@ -14,6 +14,9 @@ use crate::{Leadership, LeadershipService};
 /// stood still, is not begun or goes no further. Readiness is the inner service's, and says nothing of
 /// leadership, which may be gone by the time of the call.
 ///
+/// A request that is let in takes the term along: whoever writes for it, however far from here, finds the token to
+/// send by [`Fence::current`](crate::Fence::current) and the lease's [id](crate::LeaseName::id).
+///
 /// A request that is refused fails with [`Rejected`](buttress_core::Rejected) for
 /// [`NotLeader`](buttress_core::Reason::NotLeader), and no retry of ours repeats it; who leads is for
 /// [`Leadership::leader`] to say. One whose term is over while it is under way fails with [`TermOver`](crate::TermOver).
@@ -21,22 +24,26 @@ use crate::{Leadership, LeadershipService};
 /// # Examples
 ///
 /// ```
-/// use buttress_leadership::{Elector, LeadershipLayer, LeaseConfig, LeaseName, MemoryStore};
+/// use buttress_leadership::{Elector, Fence, LeadershipLayer, LeaseConfig, LeaseName, MemoryStore};
 /// use std::time::Duration;
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let elector = Elector::new(MemoryStore::new(), LeaseConfig::new(LeaseName::new("a")?))?;
+/// let orders = LeaseName::new("orders")?;
+/// let elector = Elector::new(MemoryStore::new(), LeaseConfig::new(orders.clone()))?;
 /// let leadership = elector.leadership();
 /// let layer = LeadershipLayer::new(leadership.clone()).min_remaining(Duration::from_secs(2))?;
 /// let write = ServiceBuilder::new()
 ///     .layer(layer)
-///     .service(service_fn(|what: &'static str| async move { Ok::<_, std::io::Error>(what) }));
-/// assert!(write.clone().oneshot("too early").await.is_err());
+///     .service(service_fn(move |_row: u32| {
+///         let token = Fence::current(orders.id());
+///         async move { Ok::<_, std::io::Error>(token.map(|token| token.get())) }
+///     }));
+/// assert!(write.clone().oneshot(7).await.is_err(), "too early");
 /// let _running = elector.spawn();
 /// leadership.watch().wait_for(|standing| standing.term.is_some()).await?;
-/// assert_eq!(write.oneshot("in time").await?, "in time");
+/// assert_eq!(write.oneshot(7).await?, Some(1), "in the first term");
 /// # Ok(())
 /// # }
 /// ```
