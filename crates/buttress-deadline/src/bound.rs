@@ -13,6 +13,8 @@ pub(crate) struct Bound {
     is_inherited: bool,
     /// Whether the request's deadline has been looked for where it would be.
     is_settled: bool,
+    /// Whether it was over before there was a call.
+    is_refused: bool,
 }
 
 impl Bound {
@@ -21,8 +23,12 @@ impl Bound {
     pub(crate) fn start(limit: Duration, which: Limit) -> Self {
         let start = edge::called();
         let until = Deadline::from_now(start, limit);
-        let mut bound = Self { start, until, which, is_inherited: false, is_settled: false };
+        let mut bound =
+            Self { start, until, which, is_inherited: false, is_settled: false, is_refused: false };
         bound.is_settled = bound.inherit();
+        // A limit of our own is more than zero.
+        bound.is_refused =
+            bound.is_inherited && bound.until.is_some_and(|until| until.has_passed(start));
         bound
     }
 
@@ -55,11 +61,10 @@ impl Bound {
         self.until
     }
 
-    /// Whether there was no time at all.
+    /// Whether there was no time at all, not even for a call.
     #[inline]
-    pub(crate) fn had_passed_at_start(&self) -> bool {
-        // One of our own is more than zero.
-        self.is_inherited && self.until.is_some_and(|until| until.has_passed(self.start))
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// What to answer when the time is up.

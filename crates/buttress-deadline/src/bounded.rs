@@ -74,7 +74,7 @@ fn poll_unsent<C: Attempt, A: Timer>(
     cx: &mut Context<'_>,
 ) -> Option<Poll<BoxError>> {
     if call.is_over() {
-        assert!(bound.had_passed_at_start(), "polled after it had answered");
+        assert!(bound.is_refused(), "polled after it had answered");
         return Some(Poll::Ready(bound.error(false, layer)));
     }
     let until = bound.until()?;

@@ -43,7 +43,7 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let bound = Bound::start(self.total, Limit::Total);
-        if bound.had_passed_at_start() {
+        if bound.is_refused() {
             return ResponseFuture::unsent(Call::over(), bound);
         }
         let Some(service) = self.inner.take_ready() else {

@@ -103,7 +103,7 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let bound = Bound::start(self.limit, Limit::Attempt);
-        if bound.had_passed_at_start() {
+        if bound.is_refused() {
             return CallFuture { call: Sent::Over, alarm: Alarm::default(), bound };
         }
         Deadline::within_attempt(bound.until(), || {

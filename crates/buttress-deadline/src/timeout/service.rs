@@ -48,7 +48,7 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         // The clock is read here and not at the first poll: until then the future may wait in a queue.
         let bound = Bound::start(self.limit, Limit::Attempt);
-        if bound.had_passed_at_start() {
+        if bound.is_refused() {
             return ResponseFuture::unsent(Call::over(), bound);
         }
         let Some(service) = self.inner.take_ready() else {

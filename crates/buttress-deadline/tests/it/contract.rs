@@ -1,10 +1,13 @@
 //! What every layer promises, whatever it is for.
 
+use std::time::Duration;
+
+use buttress_core::{Context, Deadline, edge};
 use buttress_deadline::{DeadlineLayer, EntryLayer, TimeoutLayer};
 use buttress_test::{Act, Subject, contract};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::support::{echo, poll_once, secs};
+use crate::support::{echo, elapsed, poll_once, secs, silent, total};
 
 // BLK-11, BLK-12
 #[test]
@@ -41,5 +44,16 @@ async fn a_future_that_has_answered_says_so_when_it_is_polled_again() {
     let mut service = TimeoutLayer::new(secs(1)).layer(echo());
     let mut call = std::pin::pin!(service.ready().await.unwrap().call(1));
     assert!(poll_once(call.as_mut()).await.is_ready());
+    let _ = poll_once(call.as_mut()).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "polled after it had answered")]
+async fn nor_does_one_that_was_sent_say_later_that_it_was_not() {
+    let over = Context::default().with_deadline(Some(Deadline::at(edge::now())));
+    let mut service = TimeoutLayer::new(secs(1)).layer(silent());
+    // As a buffer does: the deadline is there only when it is polled.
+    let mut call = std::pin::pin!(over.scope(service.ready().await.unwrap().call(1)));
+    assert_eq!(elapsed(call.as_mut().await), total(Duration::ZERO));
     let _ = poll_once(call.as_mut()).await;
 }
