@@ -152,16 +152,7 @@ async fn a_panic_of_the_store_ends_the_term_and_not_the_elector() {
 async fn an_elector_that_is_dropped_leaves_nobody_in_charge() {
     let store = store();
     let works = Arc::new(AtomicUsize::new(0));
-    let working = Arc::clone(&works);
-    let leader = Candidate::with(&store, config(), |elector| {
-        elector.lead(move |_| {
-            let working = Working::new(&working);
-            async move {
-                let _working = working;
-                std::future::pending::<()>().await;
-            }
-        })
-    });
+    let leader = deaf(&store, &works);
     leader.leads().await;
     assert_eq!(works.load(Relaxed), 1);
     let Candidate { leadership, task, told, .. } = leader;
@@ -216,16 +207,7 @@ async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
 async fn work_that_does_not_listen_is_dropped_when_the_lease_could_be_over() {
     let store = store();
     let works = Arc::new(AtomicUsize::new(0));
-    let working = Arc::clone(&works);
-    let leader = Candidate::with(&store, config(), |elector| {
-        elector.lead(move |_| {
-            let working = Working::new(&working);
-            async move {
-                let _working = working;
-                std::future::pending::<()>().await;
-            }
-        })
-    });
+    let leader = deaf(&store, &works);
     leader.leads().await;
     assert!(leader.leadership.metrics().work_active);
     store.plan(|_| Fault::black_hole());
@@ -283,6 +265,20 @@ async fn a_wall_clock_that_jumps_closes_the_gate_before_anybody_is_let_in() {
     sleep(TICK).await;
     assert_eq!(leader.told.ended().unwrap().1, TermEnd::ClockAnomaly);
     assert_eq!(leader.leads().await.get(), 2);
+}
+
+/// A candidate whose work listens to nobody, and counts itself in `works` while it runs.
+fn deaf(store: &Store, works: &Arc<AtomicUsize>) -> Candidate {
+    let works = Arc::clone(works);
+    Candidate::with(store, config(), |elector| {
+        elector.lead(move |_| {
+            let working = Working::new(&works);
+            async move {
+                let _working = working;
+                std::future::pending::<()>().await;
+            }
+        })
+    })
 }
 
 /// Counts itself while it is there.
