@@ -129,6 +129,8 @@ const FACADE: Role = Role {
         optional("buttress-deadline", "a pattern"),
         optional("buttress-fallback", "a pattern"),
         optional("buttress-http", "HTTP's classes, bodies and adapters"),
+        optional("buttress-leadership", "a pattern"),
+        optional("buttress-lease-sqlite", "a store of leases"),
         optional("buttress-retry", "a pattern"),
         optional("buttress-shed", "a pattern"),
         optional("http", "the types that the standard HTTP stack names"),

@@ -95,6 +95,8 @@
 //! | `http` | [`http`](crate::http): classes, bodies, adapters for HTTP, hyper's among them | yes |
 //! | `reqwest`, `tonic` | the adapters for reqwest and for tonic's channel, and their errors | no |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
+//! | `leadership` | [`LeadershipLayer`], and the [`Elector`] of one leader among many processes | no |
+//! | `lease-sqlite` | [`lease_sqlite`]: leases in a file, for the processes of one host | no |
 //! | `shed` | [`ShedLayer`], admission for servers; with `deadline` and `http`, `ServerStandard` | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
 
@@ -106,9 +108,9 @@ mod standard;
 
 pub use buttress_core::{
     Both, BoxError, Class, Classify, CloneReplay, Context, Deadline, Discard, Elapsed,
-    ErrorsAsFailures, Health, HealthSignal, InvalidSetting, Kept, KeptClone, KeyOf, Limit, Mark,
-    NoReplay, Observe, Permit, Reading, Reason, Rejected, Repeat, Replay, Scope, Substitute,
-    Verdict, edge, find, judge,
+    ErrorsAsFailures, Fence, FencingToken, Health, HealthSignal, InvalidSetting, Kept, KeptClone,
+    KeyOf, LeaseId, Limit, Mark, NoReplay, Observe, Permit, Reading, Reason, Rejected, Repeat,
+    Replay, Scope, Substitute, Verdict, edge, find, judge,
 };
 
 #[cfg(feature = "breaker")]
@@ -129,6 +131,13 @@ pub use buttress_deadline::{
 pub use buttress_fallback::{self as fallback, Cause, FallbackLayer, FallbackService, NoFallback};
 #[cfg(feature = "http")]
 pub use buttress_http as http;
+#[cfg(feature = "leadership")]
+pub use buttress_leadership::{
+    self as leadership, Elector, Identity, LeaderTerm, Leadership, LeadershipLayer,
+    LeadershipService, LeaseConfig, LeaseName, LeaseStore, Lock, NotLeading,
+};
+#[cfg(feature = "lease-sqlite")]
+pub use buttress_lease_sqlite as lease_sqlite;
 #[cfg(feature = "retry")]
 pub use buttress_retry::{
     self as retry, Backoff, Budget, BudgetSettings, RetryLayer, RetryService, RetrySettings,
