@@ -8,10 +8,14 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The crates that keep atomics or locks of their own, and so have models, in a module named `loom`. Core is not
-/// among them: nothing in it is shared between threads.
-const CRATES: &[&str] =
-    &["buttress-breaker", "buttress-bulkhead", "buttress-leadership", "buttress-retry"];
+/// The crates that keep atomics or locks of their own, and so have models, in a module named `loom`.
+const CRATES: &[&str] = &[
+    "buttress-breaker",
+    "buttress-bulkhead",
+    "buttress-core",
+    "buttress-leadership",
+    "buttress-retry",
+];
 
 /// Runs the models of each crate.
 ///

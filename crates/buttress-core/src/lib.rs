@@ -9,7 +9,9 @@
 //! - [`Rejected`], [`Elapsed`], [`find`]: what our layers answer when the callee does not;
 //! - [`Deadline`], [`Context`]: what travels with a request through the stack, with no plumbing;
 //! - [`Replay`], [`Discard`]: what is sent again, and what becomes of the answer that it replaces;
+//! - [`Fence`], [`FenceGuard`], [`FenceStore`]: which term a write is of, and what a resource refuses by;
 //! - [`KeyOf`]: which of many callees a request is for;
+//! - [`OneHop`]: what was handed on, and is not to be handed on again;
 //! - [`Health`], [`HealthSignal`]: what a part says of itself;
 //! - [`edge`]: the one door to the clocks and to chance;
 //! - [`timer`], [`ready`]: one timer for a whole stack, and readiness that counts against a limit;
@@ -24,13 +26,18 @@ mod class;
 mod context;
 mod error;
 mod fence;
+mod guard;
 mod health;
+mod hop;
 mod key;
+#[cfg(all(test, buttress_loom))]
+mod loom;
 mod mark;
 mod observe;
 mod replay;
 #[cfg(feature = "tonic")]
 mod status;
+mod sync;
 mod token;
 
 pub mod edge;
@@ -43,7 +50,9 @@ pub use self::{
     context::{Context, Deadline, Scope},
     error::{Both, BoxError, Elapsed, InvalidSetting, Limit, Reason, Rejected, find},
     fence::{Fence, LeaseId},
+    guard::{FenceGuard, FenceStore, RaiseError, StaleFence},
     health::{Health, HealthSignal, Reading},
+    hop::OneHop,
     key::KeyOf,
     mark::{Mark, Substitute},
     observe::{Observe, Permit},

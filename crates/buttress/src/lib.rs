@@ -108,9 +108,10 @@ mod standard;
 
 pub use buttress_core::{
     Both, BoxError, Class, Classify, CloneReplay, Context, Deadline, Discard, Elapsed,
-    ErrorsAsFailures, Fence, FencingToken, Health, HealthSignal, InvalidSetting, Kept, KeptClone,
-    KeyOf, LeaseId, Limit, Mark, NoReplay, Observe, Permit, Reading, Reason, Rejected, Repeat,
-    Replay, Scope, Substitute, Verdict, edge, find, judge,
+    ErrorsAsFailures, Fence, FenceGuard, FenceStore, FencingToken, Health, HealthSignal,
+    InvalidSetting, Kept, KeptClone, KeyOf, LeaseId, Limit, Mark, NoReplay, NotAToken, Observe,
+    OneHop, Permit, RaiseError, Reading, Reason, Rejected, Repeat, Replay, Scope, StaleFence,
+    Substitute, Verdict, edge, find, judge,
 };
 
 #[cfg(feature = "breaker")]
