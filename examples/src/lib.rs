@@ -1,4 +1,6 @@
-//! What examples share: a service of gRPC, `shop.Orders`.
+//! What examples share: a service of gRPC, `shop.Orders`, and how programs speak to whoever runs them.
+
+pub mod cli;
 
 /// The messages of `shop.Orders`, and its client and server as `build.rs` has them written.
 pub mod shop {

@@ -2,11 +2,11 @@
 
 use std::{io, time::Duration};
 
+use buttress_examples::cli;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     load::Client,
-    print,
     script::{Mood, Script},
     stack::BreakerState,
     stats::{self, Answer},
@@ -44,7 +44,7 @@ impl Live {
         let mood = self.script.mood_at(now);
         if self.bar.is_hidden() && self.mood != Some(mood) {
             let now = now.as_secs_f64();
-            print::note(format_args!("{now:>4.1} s  the server is {}", mood.name()))?;
+            cli::note(format_args!("{now:>4.1} s  the server is {}", mood.name()))?;
         }
         self.mood = Some(mood);
 

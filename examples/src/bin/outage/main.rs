@@ -20,7 +20,6 @@ mod load;
 mod options;
 mod picture;
 mod plain;
-mod print;
 mod reading;
 mod script;
 mod server;
@@ -33,6 +32,7 @@ mod workers;
 use std::{io, process::ExitCode, time::Duration};
 
 use buttress::edge;
+use buttress_examples::cli::{self, INTERRUPTED, interrupted, say};
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, service_fn};
 
@@ -42,7 +42,6 @@ use crate::{
     load::{Client, Load},
     options::Options,
     picture::Picture,
-    print::say,
     script::{Mood, Script},
     stats::{Answer, Summary},
     timeline::Timeline,
@@ -59,9 +58,6 @@ struct Run {
 
 /// How often the live line is drawn anew and the breaker looked at.
 const TICK: Duration = Duration::from_millis(50);
-
-/// Exit code of a run that was broken off, as shells have it for Ctrl-C.
-const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let options = match Options::parse() {
@@ -83,7 +79,7 @@ fn main() -> ExitCode {
             .and_then(|runtime| runtime.block_on(outage(&options, script)))
     };
     end.unwrap_or_else(|error| {
-        print::complain(format_args!("error: {error}"));
+        cli::complain(format_args!("error: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -209,21 +205,4 @@ fn serving(workers: usize) -> String {
         "",
         spans.join(", "),
     )
-}
-
-/// Waits until somebody wants this program to end.
-async fn interrupted() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    let _ = tokio::signal::ctrl_c().await;
 }

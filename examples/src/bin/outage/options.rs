@@ -1,10 +1,11 @@
-//! The command line. What cannot work is refused with one line and exit code 2.
+//! The command line.
 
 use std::{fs, io, ops::RangeInclusive, path::PathBuf, process::ExitCode};
 
+use buttress_examples::cli::{self, refuse};
 use clap::Parser;
 
-use crate::{limits, print, script::BEATS};
+use crate::{limits, script::BEATS};
 
 /// Shows what an outage looks like to three clients: bare hyper, hyper with retries, and hyper in
 /// the standard stack.
@@ -46,9 +47,6 @@ pub(crate) struct Options {
     pub(crate) serve: bool,
 }
 
-/// Exit code for a command line that cannot work.
-const USAGE: u8 = 2;
-
 /// Below, there is nothing to take a percentile of. Above, ports run out: each attempt that times
 /// out leaves one behind for a minute (some 60 in all for each request a second), and some systems
 /// have 16 000.
@@ -69,20 +67,7 @@ impl Options {
     /// Reads the command line and sees that the run can be done. The error is the exit code;
     /// its reason has been printed.
     pub(crate) fn parse() -> Result<Self, ExitCode> {
-        let options = Self::try_parse().map_err(|error| {
-            if error.use_stderr() {
-                refuse(&first_paragraph(&error.to_string()))
-            } else {
-                // Help, or the version.
-                print::unless_gone(error.print()).map_or_else(
-                    |error| {
-                        print::complain(format_args!("error: cannot write the output: {error}"));
-                        ExitCode::FAILURE
-                    },
-                    |()| ExitCode::SUCCESS,
-                )
-            }
-        })?;
+        let options: Self = cli::parse()?;
         if !options.serve {
             options.writable().map_err(|error| {
                 let out = options.out.display();
@@ -125,18 +110,6 @@ fn within(text: &str, range: RangeInclusive<f64>, unit: &str) -> Result<f64, Str
         })
 }
 
-fn refuse(reason: &str) -> ExitCode {
-    let line: String = reason.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    print::complain(line);
-    ExitCode::from(USAGE)
-}
-
-/// What went wrong, without the usage that clap prints after it.
-fn first_paragraph(text: &str) -> String {
-    let paragraph = text.split("\n\n").next().unwrap_or(text);
-    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -170,11 +143,5 @@ mod tests {
         let script = Script::new(Duration::from_secs_f64(*SECONDS.start()));
         let hang = script.phases().find(|phase| phase.mood == Mood::Hanging).unwrap();
         assert!(hang.until - hang.from > plain::TIMEOUT);
-    }
-
-    #[test]
-    fn the_reason_fits_on_one_line() {
-        let text = "error: no such\nthing\n\n  tip: try another\n\nUsage: outage";
-        assert_eq!(first_paragraph(text), "error: no such thing");
     }
 }
