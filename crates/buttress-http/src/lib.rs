@@ -12,6 +12,7 @@
 //! - [`ByAuthority`]: whom a request is for;
 //! - [`SendDeadlineLayer`], [`ReceiveDeadlineLayer`]: the time that is left goes from hop to hop;
 //!   [`grpc_timeout`]: how gRPC writes it;
+//! - [`SendFenceLayer`], [`FencingLayer`]: a leader's token goes to what it writes to, which refuses former leaders;
 //! - [`refusal`], [`RejectedAsResponseLayer`]: what our own errors are as responses;
 //! - [`GrpcClass`], [`GrpcHeadLayer`], [`GrpcReplay`], [`grpc_refusal`]: the same for gRPC, whose status may
 //!   come after the body.
@@ -27,6 +28,7 @@ mod chain;
 mod class;
 mod drain;
 mod errors;
+mod fence;
 mod grpc;
 mod hops;
 #[cfg(feature = "hyper")]
@@ -62,6 +64,7 @@ pub use self::{
     class::{CustomHttpClass, HttpClass, OVERLOADED},
     drain::Drain,
     errors::{is_connect, is_timeout},
+    fence::{Fencing, FencingFuture, FencingLayer, LEADERSHIP_FENCE, SendFence, SendFenceLayer},
     grpc::{
         ByCode, Code, CustomGrpcClass, GrpcClass, GrpcCloneReplay, GrpcHead, GrpcHeadFuture,
         GrpcHeadLayer, GrpcReplay, PeekedBody, grpc_refusal,

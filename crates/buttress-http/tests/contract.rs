@@ -3,16 +3,17 @@
 
 use std::convert::Infallible;
 
-use buttress_core::BoxError;
+use buttress_core::{BoxError, FenceGuard, FenceStore, FencingToken, LeaseId, RaiseError};
 use buttress_http::{
-    GrpcHeadLayer, Hyper, ReceiveDeadlineLayer, RejectedAsResponse, RejectedAsResponseLayer,
-    SendDeadlineLayer, hyper,
+    FencingLayer, GrpcHeadLayer, Hyper, ReceiveDeadlineLayer, RejectedAsResponse,
+    RejectedAsResponseLayer, SendDeadlineLayer, SendFenceLayer, hyper,
 };
 use buttress_test::{
     Subject, Violation, calls_what_was_readied, contract, dropped_calls_give_all_back,
     idle_clones_hold_nothing, panics_give_all_back, state_is_shared,
 };
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{
@@ -55,6 +56,40 @@ fn both_halves_of_a_deadline_that_goes_from_hop_to_hop_keep_the_contract() {
         contract(|| Subject::stateless(SendDeadlineLayer::grpc()), request, response);
         contract(|| Subject::stateless(ReceiveDeadlineLayer::grpc()), request, response);
     }
+}
+
+const ORDERS: LeaseId = LeaseId::of("orders");
+
+/// Asks a task of its own, as a store does that has a server.
+#[derive(Clone)]
+struct Remote(FenceGuard);
+
+impl FenceStore for Remote {
+    type Raise = BoxFuture<'static, Result<(), RaiseError>>;
+
+    fn lease(&self) -> LeaseId {
+        self.0.lease()
+    }
+
+    fn raise(&self, token: FencingToken) -> Self::Raise {
+        let guard = self.0.clone();
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            guard.admit(token).map_err(RaiseError::Stale)
+        })
+    }
+}
+
+#[test]
+fn both_halves_of_fencing_keep_the_contract() {
+    let told = || Request::builder().header("leadership-fence", "34").body(()).unwrap();
+    let guard = || FenceGuard::new(ORDERS);
+    for request in [request, told] {
+        contract(|| Subject::stateless(SendFenceLayer::new(ORDERS)), request, response);
+        contract(|| Subject::stateless(FencingLayer::new(guard()).optional()), request, response);
+    }
+    contract(|| Subject::stateless(FencingLayer::new(guard())), told, response);
+    contract(|| Subject::stateless(FencingLayer::new(Remote(guard()))), told, response);
 }
 
 type Make<T> = fn() -> T;

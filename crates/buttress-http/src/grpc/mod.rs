@@ -12,7 +12,7 @@ mod peeked;
 mod refusal;
 mod replay;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName, header::CONTENT_TYPE};
 
 #[cfg(feature = "tonic")]
 pub(crate) use self::code::class_of_status;
@@ -32,3 +32,10 @@ pub(crate) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 
 /// The longest pushback there is, in milliseconds: it is a signed number of 32 bits.
 const LONGEST_PUSHBACK: u32 = i32::MAX as u32;
+
+/// Whether a request is one of gRPC: its `content-type` is `application/grpc`, or that of an encoding (`+proto`).
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let rest = text.strip_prefix("application/grpc");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+}
