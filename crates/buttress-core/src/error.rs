@@ -1,5 +1,7 @@
 use std::{borrow::Cow, error::Error, fmt, io, time::Duration};
 
+use crate::FencingToken;
+
 /// What services of a composed stack fail with, as in tower, hyper, tonic and axum.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -66,6 +68,16 @@ pub enum Limit {
     Idle,
     /// The wait for a connection. Whatever was to go over it was not sent.
     Connect,
+}
+
+/// The leader's term was over before the call was: **the outcome is unknown**, for the request may have been
+/// carried out.
+///
+/// What was sent was sent with the term's token, by which a resource can tell that it comes too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct TermOver {
+    fence: FencingToken,
 }
 
 /// Two errors, neither of which may be lost: the one that ended it, and the one that led to it.
@@ -247,6 +259,35 @@ impl Error for Elapsed {
     }
 }
 
+// === impl TermOver ===
+
+impl TermOver {
+    /// The term of that token was over.
+    pub const fn new(fence: FencingToken) -> Self {
+        Self { fence }
+    }
+
+    /// The token of the term.
+    #[must_use]
+    pub const fn fence(&self) -> FencingToken {
+        self.fence
+    }
+}
+
+impl fmt::Display for TermOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the leader's term {} was over before the call was", self.fence)
+    }
+}
+
+impl Error for TermOver {
+    /// What it is to gRPC, so that tonic finds it.
+    #[cfg(feature = "tonic")]
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(crate::status::of_term_over())
+    }
+}
+
 // === impl Both ===
 
 impl Both {
@@ -351,7 +392,9 @@ mod tests {
     fn nothing_that_is_shown_ends_in_a_full_stop() {
         let silent = Elapsed::new(Limit::Idle, Duration::ZERO);
         let late = [LATE, LATE.unsent(), silent].map(|late| late.to_string());
-        let shown = [OPEN.to_string()].into_iter().chain(late).collect::<Vec<_>>();
+        let over = TermOver::new(FencingToken::new(7).unwrap());
+        let shown =
+            [OPEN.to_string(), over.to_string()].into_iter().chain(late).collect::<Vec<_>>();
         assert!(shown.iter().all(|s| !s.ends_with('.') && s.starts_with(char::is_lowercase)));
     }
 }

@@ -6,7 +6,7 @@
 //! vocabulary. This crate is that vocabulary, and has no layer in it:
 //!
 //! - [`Class`], [`Classify`], [`Observe`]: what a finished attempt says, and when it is known;
-//! - [`Rejected`], [`Elapsed`], [`find`]: what our layers answer when the callee does not;
+//! - [`Rejected`], [`Elapsed`], [`TermOver`], [`find`]: what our layers answer when the callee does not;
 //! - [`Deadline`], [`Context`]: what travels with a request through the stack, with no plumbing;
 //! - [`Replay`], [`Discard`]: what is sent again, and what becomes of the answer that it replaces;
 //! - [`Fence`], [`FenceGuard`], [`FenceStore`]: which term a write is of, and what a resource refuses by;
@@ -48,7 +48,7 @@ pub use self::{
     bounds::{CloneService, IntoBoxError},
     class::{Class, Classify, ErrorsAsFailures, Repeat, Verdict, judge},
     context::{Context, Deadline, Scope},
-    error::{Both, BoxError, Elapsed, InvalidSetting, Limit, Reason, Rejected, find},
+    error::{Both, BoxError, Elapsed, InvalidSetting, Limit, Reason, Rejected, TermOver, find},
     fence::{Fence, LeaseId},
     guard::{FenceGuard, FenceStore, RaiseError, StaleFence},
     health::{Health, HealthSignal, Reading},

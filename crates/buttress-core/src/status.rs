@@ -40,6 +40,12 @@ pub(crate) fn of_elapsed() -> &'static Status {
     lasting!(deadline_exceeded, "timed out")
 }
 
+/// What a term is that was over too early. It is the one code that says that all may have been done, and that clients
+/// do not take for an invitation to try again.
+pub(crate) fn of_term_over() -> &'static Status {
+    lasting!(deadline_exceeded, "term over")
+}
+
 #[cfg(test)]
 mod tests {
     use std::{error::Error, io, time::Duration};
@@ -47,7 +53,10 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::{Both, BoxError, Class, Elapsed, ErrorsAsFailures, Limit, Rejected, find, judge};
+    use crate::{
+        Both, BoxError, Class, Elapsed, ErrorsAsFailures, FencingToken, Limit, Rejected, TermOver,
+        find, judge,
+    };
 
     const OPEN: Rejected = Rejected::new(Reason::CircuitOpen, "breaker");
     const LATE: Elapsed = Elapsed::new(Limit::Attempt, Duration::from_secs(1));
@@ -76,6 +85,8 @@ mod tests {
             assert_eq!(code(elapsed), Code::DeadlineExceeded, "{which:?}");
             assert_eq!(code(elapsed.unsent()), Code::DeadlineExceeded, "{which:?}");
         }
+        let over = TermOver::new(FencingToken::new(7).unwrap());
+        assert_eq!(code(over), Code::DeadlineExceeded);
     }
 
     // GRP-07

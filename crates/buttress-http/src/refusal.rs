@@ -1,6 +1,6 @@
 use std::{error::Error, time::Duration};
 
-use buttress_core::{Both, Elapsed, Reason, Rejected};
+use buttress_core::{Both, Elapsed, Reason, Rejected, TermOver};
 use bytes::Bytes;
 use http::{
     HeaderValue, Response, StatusCode,
@@ -55,6 +55,10 @@ pub struct Refusal {
 /// | `Rejected`: deadline exceeded | 504 | |
 /// | `Rejected`: not leader | 421 | |
 /// | `Elapsed`, or a [time limit](crate::is_timeout) of a client's | 504 | |
+/// | `TermOver` | 504 | |
+///
+/// 504 is for all of which the outcome is unknown, a term among them that was over while the request was under way: it
+/// may have been carried out. 503 says that it was not, and there are clients that then send anything again.
 ///
 /// Never 408: it tells a client that its own request came too slowly, and browsers repeat it.
 ///
@@ -71,6 +75,7 @@ pub fn refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
     Some(match find(error)? {
         Ours::Rejected(rejected) => Refusal::of_rejected(rejected, is_rejected(error)),
         Ours::Elapsed(_) | Ours::TimedOut => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TIMED_OUT),
+        Ours::TermOver(_) => Refusal::new(StatusCode::GATEWAY_TIMEOUT, TERM_OVER),
     })
 }
 
@@ -82,10 +87,15 @@ pub(crate) enum Ours<'a> {
     Elapsed(&'a Elapsed),
     /// A client's own time limit.
     TimedOut,
+    #[cfg_attr(not(feature = "tonic"), allow(dead_code))]
+    TermOver(&'a TermOver),
 }
 
 /// What is said where time ran out.
 pub(crate) const TIMED_OUT: &str = "timed out";
+
+/// What is said where a leader's term was over while the request was under way.
+pub(crate) const TERM_OVER: &str = "term over";
 
 /// The outermost of them.
 pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<Ours<'a>> {
@@ -98,6 +108,9 @@ pub(crate) fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<Ours<'a>> {
         }
         if let Some(elapsed) = peel(link) {
             return Some(Ours::Elapsed(elapsed));
+        }
+        if let Some(over) = peel(link) {
+            return Some(Ours::TermOver(over));
         }
         if timed_out(link) {
             return Some(Ours::TimedOut);
@@ -217,7 +230,7 @@ fn whole_seconds(after: Duration) -> u64 {
 mod tests {
     use std::{io, sync::Arc};
 
-    use buttress_core::{BoxError, Class, Classify, Limit};
+    use buttress_core::{BoxError, Class, Classify, FencingToken, Limit};
 
     use super::*;
     use crate::HttpClass;
@@ -259,6 +272,9 @@ mod tests {
             assert_eq!(response(elapsed).status(), 504);
             assert_eq!(response(elapsed.unsent()).status(), 504);
         }
+        let over = response(TermOver::new(FencingToken::new(7).unwrap()));
+        assert_eq!((over.status().as_u16(), &over.body()[..]), (504, &b"term over"[..]));
+        assert_eq!(header(&over, RETRY_AFTER), None, "it may have been carried out");
     }
 
     // TMO-08

@@ -1,5 +1,4 @@
 use std::{
-    error::Error,
     fmt,
     future::poll_fn,
     pin::{Pin, pin},
@@ -8,7 +7,7 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Class, ErrorsAsFailures, Fence, Observe, Permit, Rejected, edge,
+    BoxError, Class, ErrorsAsFailures, Fence, Observe, Permit, Rejected, TermOver, edge,
     ready::poll_holding,
     timer::{Alarm, poll_within},
 };
@@ -59,15 +58,6 @@ pin_project! {
         min_remaining: Duration,
         is_polled: bool,
     }
-}
-
-/// The leader's term was over before the call was: **the outcome is unknown**, for the request may have been
-/// carried out.
-///
-/// What was sent was sent with the term's token, by which a resource can tell that it comes too late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TermOver {
-    fence: FencingToken,
 }
 
 // === impl ResponseFuture ===
@@ -145,7 +135,7 @@ impl<F, O> fmt::Debug for ResponseFuture<F, O> {
 fn over(fence: FencingToken, was_polled: bool) -> BoxError {
     tracing::debug!(target: "buttress_leadership", %fence, was_polled, "term over before the call was");
     if was_polled {
-        TermOver { fence }.into()
+        TermOver::new(fence).into()
     } else {
         NotLeading::NotLeader { leader: None }.rejected().into()
     }
@@ -205,21 +195,3 @@ impl Watch {
 impl Permit for TermPermit {
     fn report(self, _: Class) {}
 }
-
-// === impl TermOver ===
-
-impl TermOver {
-    /// The token of the term.
-    #[must_use]
-    pub const fn fence(&self) -> FencingToken {
-        self.fence
-    }
-}
-
-impl fmt::Display for TermOver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the leader's term {} was over before the call was", self.fence)
-    }
-}
-
-impl Error for TermOver {}

@@ -100,7 +100,7 @@ mod store;
 mod sync;
 pub mod testing;
 
-pub use buttress_core::{Fence, FencingToken, LeaseId, NotAToken};
+pub use buttress_core::{Fence, FencingToken, LeaseId, NotAToken, TermOver};
 
 pub use self::{
     clock::{BootTime, LeaseClock},
@@ -109,7 +109,7 @@ pub use self::{
     erased::ErasedStore,
     event::{Event, ResignReason, State, TermEnd},
     faulty::{Called, Fault, FaultyStore, Operation},
-    future::{ResponseFuture, TermOver},
+    future::ResponseFuture,
     layer::{LeadershipLayer, OnExpiry},
     leadership::{Leadership, NotLeading},
     lock::{Lock, LockGuard, NoAnswer},

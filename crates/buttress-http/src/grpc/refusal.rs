@@ -6,7 +6,7 @@ use http::{HeaderValue, Response, header::CONTENT_TYPE};
 use super::{Code, GRPC_MESSAGE, GRPC_STATUS, LONGEST_PUSHBACK, PUSHBACK};
 use crate::{
     Refusal, Table,
-    refusal::{Ours, TIMED_OUT, find, is_rejected},
+    refusal::{Ours, TERM_OVER, TIMED_OUT, find, is_rejected},
 };
 
 /// The table of [`grpc_refusal`], for [`RejectedAsResponseLayer::grpc`](crate::RejectedAsResponseLayer::grpc).
@@ -25,6 +25,10 @@ pub struct ByCode;
 /// | `Rejected`: rate limited | 8, RESOURCE_EXHAUSTED | the pushback, where known |
 /// | `Rejected`: deadline exceeded | 4, DEADLINE_EXCEEDED | |
 /// | `Elapsed`, or a [time limit](crate::is_timeout) of a client's | 4, DEADLINE_EXCEEDED | |
+/// | `TermOver` | 4, DEADLINE_EXCEEDED | |
+///
+/// DEADLINE_EXCEEDED is the code of what may have been carried out all the same, a call among it that was under way as
+/// its leader's term ended. UNAVAILABLE is the one that clients are set up to repeat.
 ///
 /// Never CANCELLED, which says that the caller gave up, nor UNKNOWN, which says nothing.
 ///
@@ -55,6 +59,7 @@ pub fn grpc_refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
         Some(Ours::Elapsed(_) | Ours::TimedOut) => {
             Some(Refusal::grpc(Code::DeadlineExceeded, TIMED_OUT))
         }
+        Some(Ours::TermOver(_)) => Some(Refusal::grpc(Code::DeadlineExceeded, TERM_OVER)),
         #[cfg(feature = "tonic")]
         None => crate::tonic::code_of(error).map(|code| Refusal::grpc(code, "")),
         #[cfg(not(feature = "tonic"))]
@@ -141,7 +146,7 @@ impl<B: Default> Table<B> for ByCode {
 mod tests {
     use std::{io, sync::Arc};
 
-    use buttress_core::{Both, BoxError, Class, Classify, Elapsed, Limit};
+    use buttress_core::{Both, BoxError, Class, Classify, Elapsed, FencingToken, Limit, TermOver};
     use bytes::Bytes;
     use http::Request;
     use http_body::Body as _;
@@ -191,6 +196,8 @@ mod tests {
             assert_eq!(field(&response(elapsed), "grpc-status"), Some("4"));
             assert_eq!(field(&response(elapsed.unsent()), "grpc-status"), Some("4"));
         }
+        let over = TermOver::new(FencingToken::new(7).unwrap());
+        assert_eq!(field(&response(over), "grpc-status"), Some("4"));
     }
 
     #[test]

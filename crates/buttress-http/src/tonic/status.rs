@@ -50,6 +50,7 @@ pub fn grpc_status(error: impl Into<BoxError>) -> Status {
         Ours::Rejected(rejected) => rejected.to_string(),
         Ours::Elapsed(elapsed) => elapsed.to_string(),
         Ours::TimedOut => TIMED_OUT.into(),
+        Ours::TermOver(over) => over.to_string(),
     };
     let code = refusal.code().map_or(Code::Unknown, |code| i32::from(code).into());
     let mut response = refusal.into_response::<Bytes>();
@@ -72,7 +73,9 @@ pub(crate) fn code_of(error: &(dyn Error + 'static)) -> Option<crate::Code> {
 mod tests {
     use std::{io, time::Duration};
 
-    use buttress_core::{Both, Class, Elapsed, Limit, Reason, Rejected, judge};
+    use buttress_core::{
+        Both, Class, Elapsed, FencingToken, Limit, Reason, Rejected, TermOver, judge,
+    };
     use http::Response;
 
     use super::*;
@@ -93,6 +96,10 @@ mod tests {
         Rejected::new(reason, "layer")
     }
 
+    fn over() -> TermOver {
+        TermOver::new(FencingToken::new(7).unwrap())
+    }
+
     fn pushback(status: &Status) -> Option<&str> {
         status.metadata().get(PUSHBACK.as_str()).map(|wait| wait.to_str().unwrap())
     }
@@ -101,7 +108,7 @@ mod tests {
     #[test]
     fn what_tonic_finds_is_what_our_own_table_says() {
         let errors = ALL.map(|reason| BoxError::from(rejected(reason)));
-        for error in errors.into_iter().chain([BoxError::from(LATE)]) {
+        for error in errors.into_iter().chain([BoxError::from(LATE), over().into()]) {
             let refusal = grpc_refusal(&*error).unwrap();
             let response = refusal.into_response::<Bytes>();
             let status = Status::from_error(error);
@@ -130,6 +137,10 @@ mod tests {
         assert_eq!(status.message(), "request timed out: no answer within 1s");
         let sent = status.into_http::<()>();
         assert_eq!(sent.headers()["grpc-status"], "4");
+        assert_eq!(
+            grpc_status(over()).message(),
+            "the leader's term 7 was over before the call was"
+        );
     }
 
     // GRP-07
@@ -193,6 +204,7 @@ mod tests {
             assert_eq!(classes(io::Error::other(error).into()), transient, "{reason}");
             assert_eq!(classes(Both::new(error, LATE).into()), transient, "{reason}");
         }
+        assert_eq!(classes(over().into()), transient);
         assert_eq!(classes(LATE.into()), transient);
         assert_eq!(classes(LATE.unsent().into()), transient);
         assert_eq!(classes(io::Error::other(LATE).into()), transient);
