@@ -17,14 +17,16 @@ use tokio::{
 };
 
 use crate::{
-    AcquireOutcome, AcquireRequest, BootTime, Changes, Event, FencingToken, LeaderTerm, Leadership,
-    LeaseClock, LeaseConfig, LeaseStore, Operation, ReleaseOutcome, ReleaseRequest, RenewOutcome,
-    RenewRequest, ResignReason, State, StoreError, TermEnd,
+    AcquireOutcome, AcquireRequest, BootTime, Changes, DegradedBy, Event, FencingToken, LeaderTerm,
+    Leadership, LeaseClock, LeaseConfig, LeaseRecord, LeaseStore, Operation, ReleaseOutcome,
+    ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason, State, StoreError,
+    TermEnd,
     gate::{Shut, Term},
     leadership::Shared,
     machine::{Answer, Effect, Failure, Machine, Op, Running, Step},
     metrics::{Ended, count},
     planted::{Plant, is_planted},
+    resign::Vigil,
     sync::Arc,
 };
 
@@ -75,6 +77,7 @@ pub struct Elector<S> {
     work: Option<Work>,
     work_on: Option<Handle>,
     observer: Option<Observer>,
+    policy: Option<ResignPolicy>,
     /// Whether it ends with its first term.
     is_once: bool,
 }
@@ -121,8 +124,8 @@ impl<S: LeaseStore> Elector<S> {
 
     fn checked(store: std::sync::Arc<S>, config: LeaseConfig, clock: LeaseClock) -> Self {
         let leadership = Leadership::new(&config, clock);
-        let (work, work_on, observer, is_once) = (None, None, None, false);
-        Self { store, config, leadership, work, work_on, observer, is_once }
+        let (work, work_on, observer, policy, is_once) = (None, None, None, None, false);
+        Self { store, config, leadership, work, work_on, observer, policy, is_once }
     }
 
     /// One that ends with its first term. Its settings have been checked.
@@ -158,6 +161,17 @@ impl<S: LeaseStore> Elector<S> {
     pub fn work_on(mut self, runtime: Handle) -> Self {
         self.work_on = Some(runtime);
         self
+    }
+
+    /// Sets when a leader leaves by itself, and when a candidate may stand.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting, or the signal, that cannot work.
+    pub fn resign_when(mut self, policy: ResignPolicy) -> Result<Self, InvalidSetting> {
+        policy.check(&self.config)?;
+        self.policy = Some(policy);
+        Ok(self)
     }
 
     /// Sets who is told of everything that happens, in order, each once. It is called by the elector between
@@ -271,6 +285,9 @@ struct Driver<S> {
     work_on: Option<Handle>,
     task: Option<JoinHandle<()>>,
     observer: Option<Observer>,
+    vigil: Option<Vigil>,
+    /// The lease as it was when we got it.
+    record: Option<LeaseRecord>,
     is_once: bool,
     /// What is to be told to the store with the next renewal.
     payload: Option<Bytes>,
@@ -306,10 +323,13 @@ enum Happened {
 
 impl<S: LeaseStore> Driver<S> {
     fn new(elector: Elector<S>) -> Self {
-        let Elector { store, config, leadership, work, work_on, observer, is_once } = elector;
+        let Elector { store, config, leadership, work, work_on, observer, policy, is_once } =
+            elector;
         let now = leadership.clock().now();
         let machine = Machine::new(&config, store.capabilities().watch, now);
         leadership.shared.counters.running.store(1, Relaxed);
+        let runtime = || work_on.clone().unwrap_or_else(Handle::current);
+        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime()));
         Self {
             changes: Some(store.changes(&config.name)),
             store,
@@ -322,6 +342,8 @@ impl<S: LeaseStore> Driver<S> {
             work_on,
             task: None,
             observer,
+            vigil,
+            record: None,
             is_once,
             payload: None,
             memo: None,
@@ -347,6 +369,7 @@ impl<S: LeaseStore> Driver<S> {
             if self.shared().clocks.look(self.leadership.clock()) {
                 self.machine.anomaly(now, &mut edge::unit);
             }
+            self.keep_vigil(now);
             let step = self.machine.advance(now, &mut edge::unit, self.running());
             self.obey(now);
             match step {
@@ -406,15 +429,47 @@ impl<S: LeaseStore> Driver<S> {
         if let Some(reason) = orders.resign {
             self.machine.resign(self.now(), reason);
         }
-        if let Some(eligible) = orders.eligible {
-            self.machine.eligible(eligible);
-        }
         if let Some(payload) = orders.payload {
             self.config.payload = payload.clone();
             self.payload = Some(payload);
         }
-        if let Some(memo) = orders.memo {
-            self.memo = Some(memo);
+    }
+
+    /// Looks how well this process is, if it is time, and does what follows.
+    fn keep_vigil(&mut self, now: BootTime) {
+        let Some(vigil) = &mut self.vigil else { return };
+        let Some(verdict) = vigil.look(edge::now()) else { return };
+        let name = |signal: usize| vigil.name(signal).clone();
+        let (resign, correlated) = (verdict.resign.map(name), verdict.correlated.map(name));
+        let signals = vigil.signals();
+        self.shared().show(signals);
+        self.machine.candidacy(now, verdict.candidacy);
+        let Some(fence) = self.shared().standing.borrow().term else { return };
+        if let Some(signal) = correlated {
+            count(&self.shared().counters.correlated_failures);
+            tracing::warn!(
+                target: "buttress_leadership", lease = %self.config.name, %fence, %signal,
+                "leader stays: others left for the same signal"
+            );
+            self.tell(Event::CorrelatedFailure { fence, signal });
+        }
+        if self.shared().degrade(verdict.degraded) {
+            self.told_of_degradation(fence, verdict.degraded);
+        }
+        if let Some(signal) = resign {
+            self.machine.resign(now, ResignReason::Unhealthy(signal));
+        }
+    }
+
+    fn told_of_degradation(&mut self, fence: FencingToken, by: Option<DegradedBy>) {
+        let name = &self.config.name;
+        if let Some(by) = by {
+            count(&self.shared().counters.degradations);
+            tracing::warn!(target: "buttress_leadership", lease = %name, %fence, %by, "term degraded");
+            self.tell(Event::Degraded { fence, by });
+        } else {
+            tracing::info!(target: "buttress_leadership", lease = %name, %fence, "term degraded no longer");
+            self.tell(Event::Recovered { fence });
         }
     }
 
@@ -428,7 +483,8 @@ impl<S: LeaseStore> Driver<S> {
         let is_leading = self.term.as_ref().is_some_and(|term| !term.is_over());
         let longest = if is_leading { self.config.retry_period } else { Duration::from_secs(3600) };
         let wait = until.map_or(longest, |until| until.since(now).min(longest));
-        self.timer.as_mut().reset(edge::now() + wait);
+        let at = edge::now() + wait;
+        self.timer.as_mut().reset(self.vigil.as_ref().map_or(at, |vigil| vigil.next().min(at)));
     }
 
     fn poll(
@@ -450,13 +506,21 @@ impl<S: LeaseStore> Driver<S> {
         {
             return Poll::Ready(Happened::WorkEnded(how));
         }
+        if let Some(vigil) = &mut self.vigil
+            && vigil.poll(cx).is_ready()
+        {
+            return Poll::Ready(Happened::Woken);
+        }
         if !self.is_stopping && shutdown.poll(cx).is_ready() {
             return Poll::Ready(Happened::Stop);
         }
         if woken.poll(cx).is_ready() {
             return Poll::Ready(Happened::Woken);
         }
+        // What is told while it looks is news to the answer.
+        let looks = self.call.as_ref().is_some_and(|call| call.op == Op::Inspect);
         if !self.is_changed
+            && !looks
             && self.machine.state() == State::Follower
             && let Some(changes) = &mut self.changes
             && let Poll::Ready(change) = changes.as_mut().poll_next(cx)
@@ -564,6 +628,17 @@ impl<S: LeaseStore> Driver<S> {
             let leader = self.leadership.leader();
             self.shared().see(leader, now);
         }
+        if let Some(vigil) = &mut self.vigil {
+            match &answer {
+                Answer::Acquired(record) | Answer::Held(record) => {
+                    vigil.heard(Some(record));
+                    self.record = Some(record.clone());
+                }
+                Answer::Renewed(record) => vigil.heard(Some(record)),
+                Answer::Inspected(record) | Answer::Lost(record) => vigil.heard(record.as_ref()),
+                Answer::Released | Answer::NotHolder | Answer::Failed(_) => {}
+            }
+        }
         self.machine.answer(now, &mut edge::unit, answer);
     }
 
@@ -659,6 +734,14 @@ impl<S: LeaseStore> Driver<S> {
         let shared = self.shared();
         count(&shared.counters.terms_started);
         shared.counters.renewed_at.store(now.as_nanos(), Relaxed);
+        let mut degraded = None;
+        if let (Some(vigil), Some(record)) = (&mut self.vigil, self.record.take()) {
+            let (memo, by) = vigil.started(&record);
+            (self.memo, degraded) = (Some(memo), by);
+        }
+        let shared = &self.leadership.shared;
+        // Before anybody is let in.
+        shared.degrade(degraded);
         shared.gate.set(Some(Arc::clone(&term)));
         shared.stand(|standing| {
             standing.state = State::Leader;
@@ -667,6 +750,9 @@ impl<S: LeaseStore> Driver<S> {
         self.term = Some(Arc::clone(&term));
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, "term started");
         self.tell(Event::TermStarted { fence, valid_until });
+        if degraded.is_some() {
+            self.told_of_degradation(fence, degraded);
+        }
         let Some(work) = &mut self.work else { return };
         let term = LeaderTerm::new(term);
         match catch_unwind(AssertUnwindSafe(|| work(term))) {
@@ -686,6 +772,9 @@ impl<S: LeaseStore> Driver<S> {
             term.close(Shut::Leaving);
         }
         self.asked_to_end(now);
+        if let Some(vigil) = &mut self.vigil {
+            self.memo = Some(vigil.leaves(&reason));
+        }
         self.shared().state(State::Resigning);
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %reason, "leader leaves");
         self.tell(Event::Resigning { fence, reason });
@@ -711,8 +800,17 @@ impl<S: LeaseStore> Driver<S> {
         self.cancel(now);
         let shared = self.shared();
         shared.gate.set(None);
+        shared.degrade(None);
         shared.stand(|standing| standing.term = None);
-        let counters = &shared.counters;
+        if let Some(vigil) = &mut self.vigil {
+            vigil.ended();
+            self.memo = match &end {
+                TermEnd::Resigned(reason) => Some(vigil.left(reason)),
+                // It is not ours to write into any more.
+                _ => None,
+            };
+        }
+        let counters = &self.leadership.shared.counters;
         count(&counters.terms_ended);
         match &end {
             TermEnd::Lost { .. } => count(&counters.lost),
@@ -797,6 +895,7 @@ impl<S> Drop for Driver<S> {
         shared.stand(|standing| {
             standing.state = State::Stopped;
             standing.term = None;
+            standing.degraded = None;
         });
     }
 }

@@ -1,6 +1,6 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use crate::{BootTime, FencingToken, LeaderInfo, Operation, StoreError};
+use crate::{BootTime, DegradedBy, FencingToken, LeaderInfo, Operation, StoreError};
 
 /// What an elector is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -94,6 +94,26 @@ pub enum Event {
         fence: FencingToken,
         /// How.
         end: TermEnd,
+    },
+    /// A leader that should not lead does all the same, from now on.
+    Degraded {
+        /// The term's token.
+        fence: FencingToken,
+        /// Why.
+        by: DegradedBy,
+    },
+    /// All is well with the leader again.
+    Recovered {
+        /// The term's token.
+        fence: FencingToken,
+    },
+    /// The leader would have left for that signal, but the last leaders have as well: whatever it tells of is ill with
+    /// everybody. Somebody should look after it.
+    CorrelatedFailure {
+        /// The term's token.
+        fence: FencingToken,
+        /// The signal's name.
+        signal: Cow<'static, str>,
     },
     /// The lease was given back.
     Released {

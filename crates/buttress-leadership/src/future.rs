@@ -78,9 +78,9 @@ impl<F, O> ResponseFuture<F, O> {
     }
 
     #[cold]
-    pub(crate) fn refused(refused: &NotLeading, observe: O) -> Self {
-        tracing::debug!(target: "buttress_leadership", why = %refused, "refused");
-        Self { state: State::Refused { rejected: refused.rejected() }, observe, fence: None }
+    pub(crate) fn refused(why: &dyn fmt::Display, rejected: Rejected, observe: O) -> Self {
+        tracing::debug!(target: "buttress_leadership", %why, "refused");
+        Self { state: State::Refused { rejected }, observe, fence: None }
     }
 }
 

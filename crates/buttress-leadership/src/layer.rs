@@ -67,6 +67,18 @@ pub enum OnExpiry {
     LetRun,
 }
 
+/// What becomes of a request while the leader is [degraded](crate::ResignPolicy#a-degraded-term).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnDegraded {
+    /// It is let in, and sees how far it comes: a leader that does part of its job is better than none.
+    #[default]
+    Serve,
+    /// It is refused, with [`CircuitOpen`](buttress_core::Reason::CircuitOpen): what the leader needs is ill. For
+    /// requests that would only wait for what does not come.
+    Shed,
+}
+
 /// Who is let in, and for how long.
 #[derive(Clone, Debug)]
 pub(crate) struct Gatekeeper {
@@ -74,6 +86,7 @@ pub(crate) struct Gatekeeper {
     pub(crate) lease: LeaseId,
     pub(crate) min_remaining: Duration,
     pub(crate) on_expiry: OnExpiry,
+    pub(crate) on_degraded: OnDegraded,
 }
 
 impl LeadershipLayer {
@@ -82,8 +95,9 @@ impl LeadershipLayer {
     pub fn new(leadership: Leadership) -> Self {
         let lease = leadership.name().id();
         let (min_remaining, on_expiry) = (Duration::ZERO, OnExpiry::Cancel);
+        let on_degraded = OnDegraded::Serve;
         Self {
-            gate: Gatekeeper { leadership, lease, min_remaining, on_expiry },
+            gate: Gatekeeper { leadership, lease, min_remaining, on_expiry, on_degraded },
             observe: ErrorsAsFailures,
         }
     }
@@ -106,6 +120,13 @@ impl<O> LeadershipLayer<O> {
     #[must_use]
     pub const fn on_expiry(mut self, then: OnExpiry) -> Self {
         self.gate.on_expiry = then;
+        self
+    }
+
+    /// Sets what becomes of a request while the leader is degraded.
+    #[must_use]
+    pub const fn on_degraded(mut self, then: OnDegraded) -> Self {
+        self.gate.on_degraded = then;
         self
     }
 

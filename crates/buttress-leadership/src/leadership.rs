@@ -13,8 +13,9 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    BootTime, FencingToken, Identity, LeaderInfo, LeadershipMetrics, LeaseClock, LeaseConfig,
-    LeaseName, NAME, ResignReason, Standing, State, Status, StoreError, TermPermit,
+    BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, LeadershipMetrics, LeaseClock,
+    LeaseConfig, LeaseName, NAME, ResignReason, SignalStatus, Standing, State, Status, StoreError,
+    TermPermit,
     gate::{Gate, Shut},
     metrics::{Counters, age, count},
     planted::{Plant, is_planted},
@@ -66,6 +67,10 @@ pub(crate) struct Shared {
     pub(crate) seen: Swap<Seen>,
     /// Why the last call got no answer.
     pub(crate) error: Swap<String>,
+    /// What its signals said last.
+    pub(crate) signals: Swap<Vec<SignalStatus>>,
+    /// For requests, which have no time for locks: whether [`Standing::degraded`] is something.
+    is_degraded: AtomicBool,
     pub(crate) clocks: Clocks,
     /// What it was set up with.
     settings: LeaseConfig,
@@ -85,8 +90,6 @@ pub(crate) struct Seen {
 pub(crate) struct Orders {
     pub(crate) resign: Option<ResignReason>,
     pub(crate) payload: Option<Bytes>,
-    pub(crate) memo: Option<Bytes>,
-    pub(crate) eligible: Option<bool>,
 }
 
 /// Compares the wall clock with the lease's: one that jumps forward has been set right after a time that no
@@ -140,6 +143,8 @@ impl Leadership {
             standing: watch::Sender::new(Standing::default()),
             seen: Swap::empty(),
             error: Swap::empty(),
+            signals: Swap::empty(),
+            is_degraded: AtomicBool::new(false),
             orders: Mutex::default(),
             wake: Notify::new(),
         };
@@ -174,6 +179,13 @@ impl Leadership {
     #[must_use]
     pub fn fence(&self) -> Option<FencingToken> {
         self.look(Duration::ZERO).ok()
+    }
+
+    /// Whether this process leads although it should not, at this instant: nobody else does, or all are as ill. See
+    /// [`ResignPolicy`](crate::ResignPolicy#a-degraded-term).
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.shared.is_degraded.load(Relaxed) && self.is_leader()
     }
 
     /// Whether this process leads, and by which token.
@@ -243,15 +255,21 @@ impl Leadership {
             Some(seen) => (seen.leader.clone(), Some(now.since(seen.at))),
             None => (None, None),
         });
+        let (state, degraded) = {
+            let standing = shared.standing.borrow();
+            (standing.state, standing.degraded)
+        };
         Status {
             identity: shared.identity.clone(),
-            state: shared.standing.borrow().state,
+            state,
             is_leader: fence.is_some(),
             fence,
             valid_for: fence.and_then(|_| self.valid_for(now)),
             leader,
             observation_age,
             last_error: shared.error.read(|error| error.map(|error| String::clone(error))),
+            degraded: degraded.filter(|_| fence.is_some()),
+            signals: shared.signals.read(|of| of.map(|of| Vec::clone(of)).unwrap_or_default()),
         }
     }
 
@@ -276,6 +294,9 @@ impl Leadership {
             local_expirations: counters.expired.load(Relaxed),
             resignations: counters.resigned.load(Relaxed),
             clock_anomalies: counters.anomalies.load(Relaxed),
+            is_degraded: fence.is_some() && self.shared.is_degraded.load(Relaxed),
+            degradations: counters.degradations.load(Relaxed),
+            correlated_failures: counters.correlated_failures.load(Relaxed),
             renewals_accepted: counters.renewed.load(Relaxed),
             renewals_failed: counters.renewals_failed.load(Relaxed),
             work_active: counters.work_active.load(Relaxed) > 0,
@@ -397,6 +418,21 @@ impl Shared {
         };
         if text.is_some() || self.error.read(|error| error.is_some()) {
             self.error.store(text.map(Arc::new));
+        }
+    }
+
+    /// Whether it was something else before.
+    pub(crate) fn degrade(&self, by: Option<DegradedBy>) -> bool {
+        self.is_degraded.store(by.is_some(), Relaxed);
+        let mut is_new = false;
+        self.stand(|standing| is_new = std::mem::replace(&mut standing.degraded, by) != by);
+        is_new
+    }
+
+    /// Shows how well its signals are.
+    pub(crate) fn show(&self, signals: Vec<SignalStatus>) {
+        if self.signals.read(|shown| shown.is_none_or(|shown| **shown != signals)) {
+            self.signals.store(Some(Arc::new(signals)));
         }
     }
 

@@ -11,6 +11,7 @@
 //! - [`Elector`]: stands for election, holds the lease, runs the [work](Elector::lead) of each term;
 //! - [`Leadership`]: the handle that says whether this process leads, now;
 //! - [`LeadershipLayer`]: lets requests in only while it does;
+//! - [`ResignPolicy`]: when a leader that cannot do its job leaves by itself, and who may stand;
 //! - [`Lock`]: one term by hand;
 //! - [`LeaseStore`]: where leases are kept; [`MemoryStore`] keeps them in memory, [`ErasedStore`] is any of them;
 //! - [`FaultyStore`]: a store that fails as a test tells it to; [`LeaseClock`] is the clock that a test sets;
@@ -38,8 +39,12 @@
 //! | info | `term started`, `lease released` | `fence` |
 //! | info | `leader leaves` | `fence`, `reason` |
 //! | info | `term ended` | `fence`, `end` |
+//! | warn | `leader stays: others left for the same signal` | `fence`, `signal` |
+//! | warn | `term degraded` | `fence`, `by` |
+//! | info | `term degraded no longer` | `fence` |
 //! | debug | `lease store failed`, `lease store took too long` | `operation`, `error` |
 //! | debug | `refused`, `term over before the call was` | `why`, `fence` |
+//! | debug | `not ready` | `signal`, `error` |
 //!
 //! Whoever has to hear of each [`Event`] [observes](Elector::observe) the elector.
 //!
@@ -93,6 +98,7 @@ mod name;
 mod permit;
 mod planted;
 mod record;
+mod resign;
 mod service;
 #[cfg(all(test, not(buttress_loom)))]
 mod simulation;
@@ -110,7 +116,7 @@ pub use self::{
     event::{Event, ResignReason, State, TermEnd},
     faulty::{Called, Fault, FaultyStore, Operation},
     future::ResponseFuture,
-    layer::{LeadershipLayer, OnExpiry},
+    layer::{LeadershipLayer, OnDegraded, OnExpiry},
     leadership::{Leadership, NotLeading},
     lock::{Lock, LockGuard, NoAnswer},
     memory::MemoryStore,
@@ -120,6 +126,7 @@ pub use self::{
     name::{Identity, LeaseName},
     permit::{LeaderTerm, TermPermit},
     record::{LeaderInfo, LeaseRecord, StoreTime},
+    resign::{DegradedBy, ResignPolicy, ResignSettings, SignalRole, SignalStatus},
     service::LeadershipService,
     store::{
         AcquireOutcome, AcquireRequest, Changes, Expiry, FenceSource, LeaseStore, ReleaseOutcome,

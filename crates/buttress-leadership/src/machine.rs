@@ -23,6 +23,7 @@ use crate::{
     BootTime, FencingToken, Identity, LeaderInfo, LeaseConfig, LeaseRecord, OnDrainTimeout,
     ResignReason, State, TermEnd,
     planted::{Plant, is_planted},
+    resign::Candidacy,
 };
 
 /// Between the beginnings of two calls there is this share of a retry period at least, whatever happens.
@@ -50,7 +51,9 @@ pub(crate) struct Machine {
     /// Resignations in a row.
     resigned: u32,
     running: Running,
-    is_eligible: bool,
+    candidacy: Candidacy,
+    /// Whether anybody says by signals whether it may stand.
+    is_judged: bool,
     is_stopping: bool,
     effects: Vec<Effect>,
 }
@@ -80,6 +83,9 @@ enum Phase {
     },
     Cooling {
         until: BootTime,
+        /// From then on it looks whether anybody leads, if it might have to as the last resort. After a first
+        /// cool-down's time, so that a short one is quiet.
+        look: BootTime,
     },
     Leading(Lead),
     Leaving(Lead, Leave),
@@ -256,7 +262,8 @@ impl Machine {
             seen: None,
             resigned: 0,
             running: Running::default(),
-            is_eligible: true,
+            candidacy: Candidacy::Stands,
+            is_judged: false,
             is_stopping: false,
             effects: Vec::new(),
         }
@@ -367,8 +374,12 @@ impl Machine {
     }
 
     /// Whether it may ask for the lease.
-    pub(crate) fn eligible(&mut self, is_eligible: bool) {
-        self.is_eligible = is_eligible;
+    pub(crate) fn candidacy(&mut self, now: BootTime, candidacy: Candidacy) {
+        let was_wanted = self.is_wanted();
+        (self.candidacy, self.is_judged) = (candidacy, true);
+        if !was_wanted && self.seen.is_none() {
+            self.changed(now);
+        }
     }
 
     /// The clocks disagree about how much time has passed.
@@ -418,7 +429,7 @@ impl Machine {
             return self.give_back(now, fence, self.timing.renew);
         }
         // The answer took too long, or nobody is wanted any more.
-        if valid_until <= now || self.is_stopping || !self.is_eligible {
+        if valid_until <= now || !self.is_wanted() {
             return self.give_back(now, fence, self.pause(unit));
         }
         self.spent = Some(fence);
@@ -473,14 +484,26 @@ impl Machine {
         record: Option<LeaseRecord>,
     ) {
         self.is_doubt_fresh = false;
-        if let Some(record) = record {
-            if record.is_held_by(&self.me) && !record.is_expired() {
-                self.doubt = None;
-                return self.give_back(now, record.fence, self.pause(unit));
-            }
-            self.see(&record);
+        let is_ours = |record: &LeaseRecord| record.is_held_by(&self.me) && !record.is_expired();
+        let is_cooling = matches!(self.phase, Phase::Cooling { .. });
+        if let Some(record) = record.as_ref().filter(|record| is_ours(record))
+            && !is_cooling
+        {
+            self.doubt = None;
+            return self.give_back(now, record.fence, self.pause(unit));
         }
-        self.phase = Phase::Following { next: now + self.pause(unit) };
+        let again = match &record {
+            Some(record) if record.leader().is_some() => self.look_again(record, unit),
+            _ => self.pause(unit),
+        };
+        match &record {
+            Some(record) => self.see(record),
+            None => self.led_by(None),
+        }
+        match &mut self.phase {
+            Phase::Cooling { look, .. } => *look = now + again,
+            phase => *phase = Phase::Following { next: now + again },
+        }
     }
 
     fn renewed(
@@ -573,7 +596,8 @@ impl Machine {
                     self.after(now, then);
                 }
             }
-            Phase::Cooling { .. } | Phase::Holding { .. } | Phase::Stopped => {}
+            Phase::Cooling { look, .. } => *look = again,
+            Phase::Holding { .. } | Phase::Stopped => {}
         }
     }
 
@@ -627,7 +651,9 @@ impl Machine {
                 self.after(now, then);
             }
             // ## Cooling => Following
-            Phase::Cooling { until } if *until <= now || self.is_stopping => {
+            Phase::Cooling { until, .. }
+                if *until <= now || self.is_stopping || self.candidacy == Candidacy::LastResort =>
+            {
                 self.phase = Phase::Following { next: now };
             }
             // ## Following => Stopped
@@ -650,7 +676,8 @@ impl Machine {
                 let at = (*next).max(self.paced);
                 let may_ask = self.is_wanted()
                     && (!self.running.work || is_planted(Plant::CampaignWhileWorking));
-                if self.call.is_none() && self.is_doubt_fresh && !self.is_wanted() {
+                let looks = self.is_doubt_fresh || !self.is_stopping;
+                if self.call.is_none() && !self.is_wanted() && looks {
                     due(Op::Inspect, at)
                 } else if may_ask {
                     due(Op::Acquire, at)
@@ -674,7 +701,10 @@ impl Machine {
             Phase::Cooling { .. } if is_planted(Plant::RenewAfterRelease) => {
                 due(Op::Renew(self.spent.expect("it has led")), self.paced)
             }
-            Phase::Cooling { until } => Step::Wait(Some(*until)),
+            Phase::Cooling { until, look } if self.is_judged => {
+                earlier(due(Op::Inspect, (*look).max(self.paced)), *until)
+            }
+            Phase::Cooling { until, .. } => Step::Wait(Some(*until)),
             Phase::Stopped => Step::Stop,
         };
         match (self.call, step) {
@@ -745,7 +775,10 @@ impl Machine {
     fn after(&mut self, now: BootTime, then: Then) {
         self.phase = match then {
             Then::Follow(pause) => Phase::Following { next: now + pause },
-            Then::CoolDown(time) => Phase::Cooling { until: now + time },
+            Then::CoolDown(time) => {
+                let look = now + self.timing.cooldown + self.timing.cooldown / 5;
+                Phase::Cooling { until: now + time, look }
+            }
         };
     }
 
@@ -807,8 +840,8 @@ impl Machine {
         granted.saturating_sub(self.timing.margin) <= self.timing.renew
     }
 
-    const fn is_wanted(&self) -> bool {
-        self.is_eligible && !self.is_stopping
+    fn is_wanted(&self) -> bool {
+        self.candidacy != Candidacy::Looks && !self.is_stopping
     }
 
     fn lead_of(&mut self, fence: FencingToken) -> Option<&mut Lead> {

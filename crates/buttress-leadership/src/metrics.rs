@@ -3,7 +3,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{BootTime, FencingToken, Identity, LeaderInfo, Operation, State, clock::nanos};
+use crate::{
+    BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, Operation, SignalStatus, State,
+    clock::nanos,
+};
 
 /// What is known of an election at one instant. See [`Leadership::status`](crate::Leadership::status).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,10 @@ pub struct Status {
     pub observation_age: Option<Duration>,
     /// Why the last call to the store got no answer, if none has got one since.
     pub last_error: Option<String>,
+    /// Why this process should not lead, if it does.
+    pub degraded: Option<DegradedBy>,
+    /// The signals of its [policy](crate::ResignPolicy), as they were last looked at.
+    pub signals: Vec<SignalStatus>,
 }
 
 /// What changes now and then, to be watched. See [`Leadership::watch`](crate::Leadership::watch).
@@ -38,6 +45,8 @@ pub struct Standing {
     pub term: Option<FencingToken>,
     /// Who leads, as the store said last.
     pub leader: Option<LeaderInfo>,
+    /// Why the leader of that term should not lead, if so.
+    pub degraded: Option<DegradedBy>,
 }
 
 /// What an election has done so far. Counts only grow.
@@ -72,6 +81,12 @@ pub struct LeadershipMetrics {
     pub resignations: u64,
     /// Of those, the ones that ended as the clocks disagreed.
     pub clock_anomalies: u64,
+    /// Whether it leads although it should not.
+    pub is_degraded: bool,
+    /// How often a term became degraded.
+    pub degradations: u64,
+    /// How often a leader stayed since others had left for the same signal.
+    pub correlated_failures: u64,
     /// Renewals that succeeded.
     pub renewals_accepted: u64,
     /// Renewals that got no answer.
@@ -102,6 +117,8 @@ pub struct RequestMetrics {
     pub low_validity: u64,
     /// The clocks disagreed.
     pub clock_anomaly: u64,
+    /// It led although it should not, and [sheds](crate::OnDegraded::Shed) then.
+    pub degraded: u64,
     /// Of those that were let in, the ones whose term was over before they were.
     pub expired_in_flight: u64,
 }
@@ -152,6 +169,8 @@ pub(crate) struct Counters {
     pub(crate) expired: AtomicU64,
     pub(crate) resigned: AtomicU64,
     pub(crate) anomalies: AtomicU64,
+    pub(crate) degradations: AtomicU64,
+    pub(crate) correlated_failures: AtomicU64,
     pub(crate) renewed: AtomicU64,
     pub(crate) renewals_failed: AtomicU64,
     /// When the last renewal that succeeded was sent, and when the work was asked to end that runs on. Zero
@@ -165,6 +184,7 @@ pub(crate) struct Counters {
     pub(crate) resigning: AtomicU64,
     pub(crate) low_validity: AtomicU64,
     pub(crate) anomaly: AtomicU64,
+    pub(crate) degraded: AtomicU64,
     pub(crate) expired_in_flight: AtomicU64,
     pub(crate) operations: [OperationCounters; 4],
 }
@@ -218,6 +238,7 @@ impl Counters {
             resigning: self.resigning.load(Relaxed),
             low_validity: self.low_validity.load(Relaxed),
             clock_anomaly: self.anomaly.load(Relaxed),
+            degraded: self.degraded.load(Relaxed),
             expired_in_flight: self.expired_in_flight.load(Relaxed),
         }
     }

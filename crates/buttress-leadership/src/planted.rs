@@ -29,6 +29,20 @@ pub(crate) enum Plant {
     NoPause,
     /// A term does not end while a call hangs.
     HangKeepsTerm,
+    /// What nobody knows is as good as an illness.
+    UnknownIsUnhealthy,
+    /// A leader leaves as soon as something is unhealthy.
+    NoHold,
+    /// However young its term is.
+    NoMinTerm,
+    /// However often it has.
+    NoBudget,
+    /// Even if it is the same with everybody.
+    NoCorrelation,
+    /// Candidates stand however ill they are.
+    AnyoneStands,
+    /// Nobody stands as the last resort.
+    NoLastResort,
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, ErrorsAsFailures, Fence, IntoBoxError, Observe};
+use buttress_core::{BoxError, ErrorsAsFailures, Fence, IntoBoxError, Observe, Reason, Rejected};
 use tower_service::Service;
 
-use crate::{Leadership, ResponseFuture, TermPermit, layer::Gatekeeper};
+use crate::{
+    Leadership, NAME, OnDegraded, ResponseFuture, TermPermit, layer::Gatekeeper, metrics::count,
+};
 
 /// A service that requests get to only while this process leads. See
 /// [`LeadershipLayer`](crate::LeadershipLayer).
@@ -46,13 +48,19 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let observe = self.observe.clone();
-        match self.gate.leadership.admit(self.gate.min_remaining) {
+        let leadership = &self.gate.leadership;
+        if self.gate.on_degraded == OnDegraded::Shed && leadership.is_degraded() {
+            count(&leadership.shared.counters.degraded);
+            let rejected = Rejected::new(Reason::CircuitOpen, NAME);
+            return ResponseFuture::refused(&"degraded", rejected, observe);
+        }
+        match leadership.admit(self.gate.min_remaining) {
             Ok(permit) => {
                 let fence = Fence::new(self.gate.lease, permit.fence());
                 let future = Fence::within(Some(fence), || self.inner.call(request));
                 ResponseFuture::called(future, permit, fence, &self.gate, observe)
             }
-            Err(refused) => ResponseFuture::refused(&refused, observe),
+            Err(refused) => ResponseFuture::refused(&refused, refused.rejected(), observe),
         }
     }
 }
@@ -71,7 +79,7 @@ impl<S: fmt::Debug, O> fmt::Debug for LeadershipService<S, O> {
 mod tests {
     use std::{convert::Infallible, sync::Arc, time::Duration};
 
-    use buttress_core::{Context as Ambient, LeaseId, Reason, Rejected};
+    use buttress_core::{Context as Ambient, LeaseId};
     use buttress_test::{Subject, contract};
     use tokio::time::sleep;
     use tokio_test::{assert_pending, assert_ready, task};

@@ -193,11 +193,12 @@ fn what_was_asked_for_before_the_clocks_disagreed_is_of_no_use() {
 #[test]
 fn one_that_may_not_stand_does_not() {
     let mut run = Run::new(&config());
-    run.machine.eligible(false);
-    assert_eq!(run.at(secs(9), STILL), Step::Wait(None));
-    run.machine.eligible(true);
-    run.begins(secs(10), Op::Acquire, STILL);
-    run.machine.eligible(false);
+    run.machine.candidacy(run.now, Candidacy::Looks);
+    run.begins(secs(9), Op::Inspect, STILL);
+    run.answers(secs(9), Answer::Inspected(None));
+    run.machine.candidacy(run.now, Candidacy::Stands);
+    run.begins(millis(9_800), Op::Acquire, STILL);
+    run.machine.candidacy(run.now, Candidacy::Looks);
     let mine = record(&run.me, 1, secs(15));
     assert_eq!(run.answers(secs(10), Answer::Acquired(mine)), [], "not any more");
     assert_eq!(run.at(secs(11), STILL), Step::Call(Op::Release(fence(1))));
