@@ -26,6 +26,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-leadership", LEADERSHIP),
     ("buttress-lease-sqlite", LEASE_SQLITE),
     ("buttress-retry", PATTERN),
+    ("buttress-servers", SERVERS),
     ("buttress-shed", PATTERN),
     ("buttress-test", KIT),
     ("buttress-tests", INSIDE),
@@ -117,6 +118,14 @@ const KIT: Role = Role {
         always("tokio", "the paused clock"),
         always("tower-layer", "the `Layer` trait"),
         always("tower-service", "the `Service` trait"),
+    ]),
+};
+
+const SERVERS: Role = Role {
+    law: "what starts servers for tests knows nothing of ours",
+    may: Some(&[
+        always("rustix", "signals without unsafe"),
+        always("tokio", "the proxy, and to wait for answers"),
     ]),
 };
 

@@ -1,0 +1,22 @@
+//! Real servers for tests.
+//!
+//! A mock of a store says what its author believes of the store. What a lease is worth shows when the real one
+//! is stopped in the middle of a write, killed, started without its data, or cut off in one direction.
+//!
+//! [`Server`] starts etcd, PostgreSQL or Redis on a free port of this host, in a folder of its own, and waits
+//! until it answers. Nothing is left of it when it is dropped, when its test panics, or when the whole test
+//! program is killed. [`Proxy`] stands between a client and a server, and does what networks do.
+//!
+//! It is for this workspace's tests, and published nowhere. Time is real here: none of it works under tokio's
+//! paused clock.
+#![cfg(unix)]
+
+mod home;
+mod kind;
+mod proxy;
+mod server;
+
+pub use self::{
+    proxy::{Proxy, Way},
+    server::Server,
+};
