@@ -5,14 +5,22 @@ use crate::{command::Cmd, steps::Step};
 /// A program that some steps need.
 #[derive(Debug)]
 struct Need {
-    /// Shows that it is there.
-    probe: (&'static str, &'static str),
+    probe: Probe,
     from: From,
     /// What for.
     why: &'static str,
     steps: &'static [Step],
     /// Where it cannot be installed, the steps are skipped, and say so.
     spared: bool,
+}
+
+/// What shows that a program is there.
+#[derive(Debug)]
+enum Probe {
+    /// It runs with these arguments.
+    Runs(&'static str, &'static str),
+    /// It is not in the path: a line for the shell finds it.
+    Found(&'static str, &'static str),
 }
 
 #[derive(Debug)]
@@ -25,21 +33,21 @@ enum From {
 
 const NEEDS: &[Need] = &[
     Need {
-        probe: ("cargo", "fmt --version"),
+        probe: Probe::Runs("cargo", "fmt --version"),
         from: From::Component("rustfmt"),
         why: "it formats the code",
         steps: &[Step::Fmt],
         spared: false,
     },
     Need {
-        probe: ("cargo", "clippy --version"),
+        probe: Probe::Runs("cargo", "clippy --version"),
         from: From::Component("clippy"),
         why: "it lints the code",
         steps: &[Step::Clippy, Step::Features],
         spared: false,
     },
     Need {
-        probe: ("cc", "--version"),
+        probe: Probe::Runs("cc", "--version"),
         // Most machines link this very program with it: there, `.ci/run` has seen to it before. The package
         // `gcc` only recommends the headers and start files that every link wants.
         from: From::Debian("gcc libc6-dev"),
@@ -48,14 +56,38 @@ const NEEDS: &[Need] = &[
         spared: false,
     },
     Need {
-        probe: ("valgrind", "--version"),
+        probe: Probe::Runs("etcd", "--version"),
+        from: From::Debian("etcd-server"),
+        why: "leases are kept in it",
+        steps: &[Step::Tests],
+        spared: false,
+    },
+    Need {
+        probe: Probe::Found(
+            "postgres",
+            "command -v postgres || ls /usr/lib/postgresql/*/bin/postgres",
+        ),
+        from: From::Debian("postgresql"),
+        why: "leases are kept in it",
+        steps: &[Step::Tests],
+        spared: false,
+    },
+    Need {
+        probe: Probe::Runs("redis-server", "--version"),
+        from: From::Debian("redis-server"),
+        why: "leases are kept in it",
+        steps: &[Step::Tests],
+        spared: false,
+    },
+    Need {
+        probe: Probe::Runs("valgrind", "--version"),
         from: From::Debian("valgrind"),
         why: "it counts instructions",
         steps: &[Step::Speed],
         spared: true,
     },
     Need {
-        probe: ("objdump", "--version"),
+        probe: Probe::Runs("objdump", "--version"),
         from: From::Debian("binutils"),
         why: "it shows which instructions lock",
         steps: &[Step::Speed],
@@ -66,13 +98,11 @@ const NEEDS: &[Need] = &[
 /// Installs what `steps` need and this machine lacks, or says how to.
 pub(crate) fn meet(steps: &[Step]) -> Result<(), String> {
     let wanted = |need: &&Need| need.steps.iter().any(|step| steps.contains(step));
-    for need in NEEDS.iter().filter(wanted) {
-        let (program, args) = need.probe;
-        let probe = Cmd::new(program, args);
-        if probe.works() || need.spared && !need.installable() && !on_ci() {
-            continue;
-        }
-        need.install()?;
+    let spared = |need: &Need| need.spared && !can_install() && !on_ci();
+    let missing = NEEDS.iter().filter(wanted).filter(|need| !need.probe.command().works());
+    let missing: Vec<_> = missing.filter(|need| !spared(need)).collect();
+    install(&missing)?;
+    for probe in missing.iter().map(|need| need.probe.command()) {
         if !probe.works() {
             return Err(format!("`{probe}` does not run, although it was installed"));
         }
@@ -83,38 +113,57 @@ pub(crate) fn meet(steps: &[Step]) -> Result<(), String> {
 /// What `step` has to do without.
 pub(crate) fn missing(step: Step) -> Option<&'static str> {
     let wanted = NEEDS.iter().filter(|need| need.steps.contains(&step));
-    let (program, _) =
-        wanted.map(|need| need.probe).find(|(program, args)| !Cmd::new(program, args).works())?;
-    Some(program)
+    wanted.map(|need| &need.probe).find(|probe| !probe.command().works()).map(Probe::program)
 }
 
-impl Need {
-    fn installable(&self) -> bool {
-        match self.from {
-            From::Component(_) => true,
-            From::Debian(_) => is_root() && Cmd::new("apt-get", "--version").works(),
+impl Probe {
+    const fn program(&self) -> &'static str {
+        match self {
+            Self::Runs(program, _) | Self::Found(program, _) => program,
         }
     }
 
-    fn install(&self) -> Result<(), String> {
-        let (program, why) = (self.probe.0, self.why);
-        match self.from {
-            From::Component(name) => {
-                println!("installing the component {name}: {why}");
-                Cmd::new("rustup", &format!("component add {name}")).run()
-            }
-            From::Debian(packages) if is_root() => {
-                println!("installing the Debian packages {packages}: {why}");
-                Cmd::new("apt-get", "update").run()?;
-                Cmd::new("apt-get", &format!("install --yes --no-install-recommends {packages}"))
-                    .env("DEBIAN_FRONTEND", "noninteractive")
-                    .run()
-            }
-            From::Debian(packages) => Err(format!(
-                "`{program}` is missing, and {why}; run: sudo apt-get install {packages}"
-            )),
+    fn command(&self) -> Cmd {
+        match self {
+            Self::Runs(program, args) => Cmd::new(program, args),
+            Self::Found(_, line) => Cmd::new("sh", "-c").arg(line),
         }
     }
+}
+
+/// All packages in one go, and where that is not for us to do, all of them in one line.
+fn install(missing: &[&Need]) -> Result<(), String> {
+    let (mut programs, mut packages) = (Vec::new(), Vec::new());
+    for need in missing {
+        let (program, why) = (need.probe.program(), need.why);
+        match need.from {
+            From::Component(name) => {
+                println!("installing the component {name}: {why}");
+                Cmd::new("rustup", &format!("component add {name}")).run()?;
+            }
+            From::Debian(names) => {
+                programs.push(format!("`{program}` is missing, and {why}"));
+                packages.push(names);
+            }
+        }
+    }
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let (programs, packages) = (programs.join("; "), packages.join(" "));
+    if !can_install() {
+        return Err(format!("{programs}; run: sudo apt-get install {packages}"));
+    }
+    println!("installing the Debian packages {packages}: {programs}");
+    Cmd::new("apt-get", "update").run()?;
+    Cmd::new("apt-get", &format!("install --yes --no-install-recommends {packages}"))
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .run()
+}
+
+/// Whether it is for us to install packages.
+fn can_install() -> bool {
+    is_root() && Cmd::new("apt-get", "--version").works()
 }
 
 /// Where nobody reads that a step was skipped.
