@@ -9,8 +9,7 @@ use std::{
 };
 
 use buttress_core::{
-    Class, Deadline, Health, HealthSignal, InvalidSetting, Permit, Reading, Reason, Rejected,
-    Verdict, edge,
+    Class, Deadline, HealthSignal, InvalidSetting, Permit, Reading, Reason, Rejected, Verdict, edge,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -419,16 +418,16 @@ impl Default for Breaker {
 }
 
 /// Closed is healthy, half-open degraded, open unhealthy.
+///
+/// It is unknown where no call tells: closed, before any call has ended that says how well the callee is; once the open
+/// time is over, until somebody asks; and while it is [forced open](Self::force_open), which is somebody's
+/// will. (Forced closed, it is as well as one that is closed: whoever forces it says so.)
 impl HealthSignal for Breaker {
     fn sample(&self, now: Instant) -> Reading {
         let kind = &self.shared.kind;
         let now = kind.moment(now);
         self.look(|machine, _| {
-            let health = match machine.state(now) {
-                State::Closed => Health::Healthy,
-                State::HalfOpen => Health::Degraded,
-                State::Open => Health::Unhealthy,
-            };
+            let health = machine.health(now);
             Reading { health, since: Some(kind.instant(machine.since(now))) }
         })
     }

@@ -23,6 +23,8 @@
 
 use std::time::Duration;
 
+use buttress_core::Health;
+
 use crate::{
     gate::{Counted, Promise},
     moment::Moment,
@@ -514,6 +516,21 @@ impl Machine {
         match self.phase {
             Phase::Open(until) if until <= now => until,
             _ => self.since,
+        }
+    }
+
+    /// How well the callee is, as far as calls tell. A breaker that nobody calls through knows nothing of it.
+    pub(crate) fn health(&self, now: Moment) -> Health {
+        let Stats { success, slow, failure, abandoned, .. } = self.stats;
+        match self.phase {
+            // A hand did it, and a hand knows why.
+            Phase::Open(_) if self.forced => Health::Unknown,
+            // Nobody has asked since it was over.
+            Phase::Open(until) if until <= now => Health::Unknown,
+            Phase::Open(_) => Health::Unhealthy,
+            Phase::HalfOpen(_) => Health::Degraded,
+            Phase::Closed if success + slow + failure + abandoned == 0 => Health::Unknown,
+            Phase::Closed => Health::Healthy,
         }
     }
 

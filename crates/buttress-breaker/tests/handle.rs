@@ -166,24 +166,39 @@ async fn a_drop_while_something_else_panics_says_nothing_of_the_callee() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn health_tells_the_state_and_since_when() {
+async fn health_is_what_calls_tell_and_since_when() {
     let sample = |breaker: &Breaker| {
         let reading = breaker.sample(edge::now());
         (reading.health, edge::now() - reading.since.unwrap())
     };
     let breaker = touchy();
     advance(SECOND).await;
+    drop(breaker.admit().unwrap());
+    call(&breaker, Class::CallerError);
+    assert_eq!(sample(&breaker), (Health::Unknown, SECOND), "no call has told anything");
+    call(&breaker, Class::Success);
     assert_eq!(sample(&breaker), (Health::Healthy, SECOND));
     call(&breaker, BAD);
     advance(2 * SECOND).await;
     assert_eq!(sample(&breaker), (Health::Unhealthy, 2 * SECOND));
     advance(4 * SECOND).await;
-    assert_eq!(sample(&breaker), (Health::Degraded, SECOND), "since the open time was over");
-    call(&breaker, Class::Success);
+    let over = "the open time is over since then, and nobody has asked";
+    assert_eq!(sample(&breaker), (Health::Unknown, SECOND), "{over}");
+    let probe = breaker.admit().unwrap();
+    assert_eq!(sample(&breaker), (Health::Degraded, Duration::ZERO));
+    probe.report(Class::Success);
     assert_eq!(sample(&breaker), (Health::Healthy, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_that_was_forced_open_says_nothing_of_the_callee() {
+    let breaker = touchy();
+    call(&breaker, BAD);
     breaker.force_open();
     advance(60 * SECOND).await;
-    assert_eq!(sample(&breaker), (Health::Unhealthy, 60 * SECOND));
+    assert_eq!(breaker.sample(edge::now()).health, Health::Unknown);
+    breaker.force_closed();
+    assert_eq!(breaker.sample(edge::now()).health, Health::Healthy, "somebody says so");
 }
 
 #[tokio::test(start_paused = true)]
