@@ -1,50 +1,21 @@
 //! The outage example, run as its users run it, only shorter.
 
+mod common;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::mpsc,
-    thread,
-    time::Duration,
 };
+
+use common::{Folder, drained, output, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_outage");
 
-/// Longer than anything here takes; a hang becomes a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder of the test's own, gone when it ends.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn arg(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs the program to its end. The server inherits standard error, so this returns only when
-/// the server is gone too.
 fn outage(args: &[&str]) -> Output {
-    let (done, output) = mpsc::channel();
     let mut program = Command::new(PROGRAM);
-    program.args(args).stdin(Stdio::null());
-    thread::spawn(move || done.send(program.output().unwrap()));
-    output.recv_timeout(PATIENCE).expect("the program and its server end")
+    program.args(args);
+    output(program)
 }
 
 /// Starts the program, and returns once its clients are at work.
@@ -61,13 +32,6 @@ fn begin(folder: &Folder) -> (Child, BufReader<impl Read + Send + 'static>) {
     lines.read_line(&mut line).unwrap();
     assert!(line.contains("the server is healthy"), "{line}");
     (program, lines)
-}
-
-/// Waits until nobody holds the other end of `stream`: neither the program nor its server.
-fn drained(mut stream: impl Read + Send + 'static) {
-    let (done, end) = mpsc::channel();
-    thread::spawn(move || done.send(stream.read_to_end(&mut Vec::new())));
-    end.recv_timeout(PATIENCE).expect("no server is left").unwrap();
 }
 
 #[test]
@@ -257,8 +221,4 @@ fn a_run_that_is_broken_off_takes_its_server_along() {
         assert_eq!(program.wait().unwrap().code(), Some(130));
         drained(lines);
     }
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
