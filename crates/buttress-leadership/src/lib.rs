@@ -11,6 +11,7 @@
 //! - [`Elector`]: stands for election, holds the lease, runs the [work](Elector::lead) of each term;
 //! - [`Leadership`]: the handle that says whether this process leads, now;
 //! - [`LeadershipLayer`]: lets requests in only while it does;
+//! - [`ForwardToLeaderLayer`]: hands them on to whoever does, meanwhile;
 //! - [`ResignPolicy`]: when a leader that cannot do its job leaves by itself, and who may stand;
 //! - [`Lock`]: one term by hand;
 //! - [`LeaseStore`]: where leases are kept; [`MemoryStore`] keeps them in memory, [`ErasedStore`] is any of them;
@@ -84,6 +85,7 @@ mod elector;
 mod erased;
 mod event;
 mod faulty;
+mod forward;
 mod future;
 mod gate;
 mod layer;
@@ -115,6 +117,7 @@ pub use self::{
     erased::ErasedStore,
     event::{Event, ResignReason, State, TermEnd},
     faulty::{Called, Fault, FaultyStore, Operation},
+    forward::{ForwardFuture, ForwardToLeader, ForwardToLeaderLayer},
     future::ResponseFuture,
     layer::{LeadershipLayer, OnDegraded, OnExpiry},
     leadership::{Leadership, NotLeading},
