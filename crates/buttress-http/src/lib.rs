@@ -13,6 +13,7 @@
 //! - [`SendDeadlineLayer`], [`ReceiveDeadlineLayer`]: the time that is left goes from hop to hop;
 //!   [`grpc_timeout`]: how gRPC writes it;
 //! - [`SendFenceLayer`], [`FencingLayer`]: a leader's token goes to what it writes to, which refuses former leaders;
+//! - [`RedirectToLeaderLayer`], [`ForwardedOnce`]: what came to a process that does not lead;
 //! - [`refusal`], [`RejectedAsResponseLayer`]: what our own errors are as responses;
 //! - [`GrpcClass`], [`GrpcHeadLayer`], [`GrpcReplay`], [`grpc_refusal`]: the same for gRPC, whose status may
 //!   come after the body.
@@ -33,6 +34,7 @@ mod grpc;
 mod hops;
 #[cfg(feature = "hyper")]
 mod hyper;
+mod leader;
 mod record;
 mod refusal;
 mod replay;
@@ -72,6 +74,10 @@ pub use self::{
     hops::{
         ReceiveDeadline, ReceiveDeadlineFuture, ReceiveDeadlineLayer, SendDeadline,
         SendDeadlineLayer, grpc_timeout,
+    },
+    leader::{
+        ForwardedOnce, LEADERSHIP_FORWARDED, RedirectToLeader, RedirectToLeaderFuture,
+        RedirectToLeaderLayer,
     },
     record::{KeptRecord, RecordReplay, ReplayBody},
     refusal::{Refusal, refusal},

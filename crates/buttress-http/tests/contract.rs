@@ -5,8 +5,8 @@ use std::convert::Infallible;
 
 use buttress_core::{BoxError, FenceGuard, FenceStore, FencingToken, LeaseId, RaiseError};
 use buttress_http::{
-    FencingLayer, GrpcHeadLayer, Hyper, ReceiveDeadlineLayer, RejectedAsResponse,
-    RejectedAsResponseLayer, SendDeadlineLayer, SendFenceLayer, hyper,
+    FencingLayer, GrpcHeadLayer, Hyper, ReceiveDeadlineLayer, RedirectToLeaderLayer,
+    RejectedAsResponse, RejectedAsResponseLayer, SendDeadlineLayer, SendFenceLayer, hyper,
 };
 use buttress_test::{
     Subject, Violation, calls_what_was_readied, contract, dropped_calls_give_all_back,
@@ -90,6 +90,12 @@ fn both_halves_of_fencing_keep_the_contract() {
     }
     contract(|| Subject::stateless(FencingLayer::new(guard())), told, response);
     contract(|| Subject::stateless(FencingLayer::new(Remote(guard()))), told, response);
+}
+
+#[test]
+fn a_layer_that_sends_clients_to_the_leader_keeps_the_contract() {
+    let nobody = || None::<Bytes>;
+    contract(|| Subject::stateless(RedirectToLeaderLayer::new(nobody)), request, response);
 }
 
 type Make<T> = fn() -> T;
