@@ -63,7 +63,7 @@ pub(crate) enum Candidacy {
     Stands,
     /// It looks who leads, and does not ask.
     Looks,
-    /// It asks although it should not, for nobody else does.
+    /// It asks, whether it should or not, for nobody else does. A cool-down is over.
     LastResort,
 }
 
@@ -193,10 +193,10 @@ impl Judge {
     }
 
     fn candidacy(&self, now: Instant) -> Candidacy {
-        if self.is_well(now) || is_planted(Plant::AnyoneStands) {
-            Candidacy::Stands
-        } else if self.is_last_resort(now) {
+        if self.is_last_resort(now) {
             Candidacy::LastResort
+        } else if self.is_well(now) || is_planted(Plant::AnyoneStands) {
+            Candidacy::Stands
         } else {
             Candidacy::Looks
         }

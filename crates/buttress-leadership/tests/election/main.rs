@@ -6,4 +6,5 @@ mod leaving;
 mod losing;
 mod pace;
 mod renewing;
+mod resigning;
 mod standing;

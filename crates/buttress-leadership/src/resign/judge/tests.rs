@@ -450,8 +450,8 @@ impl Model {
     fn verdict(&mut self) -> Verdict {
         let is_last_resort = self.vacant.is_some_and(|at| self.now - at >= 300);
         let candidacy = match (self.is_well(), is_last_resort) {
-            (true, _) => Candidacy::Stands,
             (_, true) => Candidacy::LastResort,
+            (true, _) => Candidacy::Stands,
             _ => Candidacy::Looks,
         };
         let mut verdict = Verdict { candidacy, ..Verdict::default() };
