@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{Called, LeaseConfig, Operation};
+use buttress_core::Health;
+
+use crate::{Called, LeaseConfig, Operation, ResignSettings};
 
 /// A process, from its start to its end. One that is started anew is another.
 pub(super) type Who = usize;
@@ -45,6 +47,12 @@ pub(super) enum Fact {
     WorkGone {
         fence: u64,
     },
+    /// Its dependency is so from now on.
+    Says(Health),
+    /// Its leader leaves for that.
+    Resigns {
+        fence: u64,
+    },
     /// Its elector gets no time, or neither does all else, until then.
     Stopped {
         until: Instant,
@@ -63,6 +71,19 @@ pub(super) struct History {
     pub(super) calls: BTreeMap<Who, Vec<Called>>,
     /// How many led at the end, when nothing had failed for long enough.
     pub(super) leaders_at_last: usize,
+    /// Where leaders leave by themselves: what they keep to.
+    pub(super) promises: Option<Promises>,
+}
+
+/// What a policy promises.
+#[derive(Debug)]
+pub(super) struct Promises {
+    pub(super) policy: ResignSettings,
+    pub(super) last_resort: Duration,
+    /// Until when it holds.
+    pub(super) end: Instant,
+    /// Whether some fall ill so often that they count as ill while they are not.
+    pub(super) flaps: bool,
 }
 
 /// A term, as its process saw it.
@@ -152,6 +173,11 @@ impl History {
         wrong.extend(self.releases());
         wrong.extend(self.pace());
         wrong.extend(self.jitter());
+        if let Some(promises) = &self.promises {
+            wrong.extend(self.resignations(promises, &terms));
+            wrong.extend(self.candidacies(promises, &terms));
+            wrong.extend(self.vacancies(promises));
+        }
         if self.leaders_at_last != 1 {
             wrong.push(format!("P7: {} lead although all is well", self.leaders_at_last));
         }
@@ -380,6 +406,145 @@ impl History {
         }
         wrong
     }
+}
+
+/// P8: leaders leave and come by the rules, so that they are no more changed than is of use.
+impl History {
+    /// When leaders left for their signals, which, and by which token.
+    pub(super) fn resigned(&self) -> Vec<(Instant, Who, u64)> {
+        let resigns = self.facts.iter().filter_map(|(at, who, fact)| match fact {
+            Fact::Resigns { fence } => Some((*at, *who, *fence)),
+            _ => None,
+        });
+        resigns.collect()
+    }
+
+    /// Who led from when to when, in order.
+    pub(super) fn reigns(&self, end: Instant) -> Vec<(Who, Instant, Instant)> {
+        let terms = self.all_terms().into_iter();
+        terms.map(|term| (term.who, term.start, term.ended.unwrap_or(end))).collect()
+    }
+
+    /// For how long nobody led, each time.
+    pub(super) fn vacant(&self, from: Instant, end: Instant) -> Vec<Duration> {
+        let mut led_until = from;
+        let mut vacant = Vec::new();
+        for (_, start, ended) in self.reigns(end) {
+            let (start, ended) = (start.clamp(from, end), ended.clamp(from, end));
+            vacant.push(start.saturating_duration_since(led_until));
+            led_until = led_until.max(ended);
+        }
+        vacant.push(end.saturating_duration_since(led_until));
+        vacant
+    }
+
+    /// What a process's dependency was, up to then.
+    fn says(&self, of: Who, until: Instant) -> Vec<(Instant, Health)> {
+        let says = self.facts.iter().filter_map(|(at, who, fact)| match fact {
+            Fact::Says(health) if *who == of && *at <= until => Some((*at, *health)),
+            _ => None,
+        });
+        says.collect()
+    }
+
+    /// A leader leaves when it has been ill for so long, its term is so old, and it has not left too often; and not where
+    /// two others have just left.
+    fn resignations(&self, promises: &Promises, terms: &[Term]) -> Vec<String> {
+        let resigned = self.resigned();
+        let policy = &promises.policy;
+        let mut wrong = Vec::new();
+        for (n, (at, who, fence)) in resigned.iter().enumerate() {
+            let mut is_wrong = |what: &str| {
+                let at = at.duration_since(self.start);
+                wrong.push(format!("P8: {who} leaves {fence} at {at:?} {what}"));
+            };
+            let says = self.says(*who, *at);
+            let now = says.last().map(|(_, health)| *health);
+            if now == Some(Health::Unknown) {
+                is_wrong("and nobody knows why");
+            }
+            let hold = policy.resign_after.unwrap_or(Duration::from_secs(2));
+            if !promises.flaps && ill_for(&says, *at) + TICK < hold {
+                is_wrong("too soon");
+            }
+            let of = terms.iter().position(|term| term.who == *who && term.fence == *fence);
+            let Some(of) = of else { continue };
+            if terms[of].start + policy.min_term > *at + TICK {
+                is_wrong("too young");
+            }
+            let lately = resigned[..n]
+                .iter()
+                .filter(|(then, by, _)| by == who && *at < *then + policy.budget_window);
+            if lately.count() >= policy.budget as usize {
+                is_wrong("too often");
+            }
+            let mut others = Vec::new();
+            let is_correlated = terms[..of].iter().rev().take(7).find_map(|term| {
+                if others.contains(&term.who) {
+                    return None;
+                }
+                let for_it =
+                    resigned.iter().any(|(_, by, of)| (*by, *of) == (term.who, term.fence));
+                let ended = term.ended.expect("another one led since");
+                let lately = *at + TICK < ended + policy.correlation_window;
+                others.push(term.who);
+                let is_it = for_it && lately;
+                (!is_it || others.len() == 2).then_some(is_it)
+            });
+            if is_correlated == Some(true) {
+                is_wrong("although two others have just left");
+            }
+        }
+        wrong
+    }
+
+    /// Whoever begins to lead has been well for so long, or nobody else has led for long.
+    fn candidacies(&self, promises: &Promises, terms: &[Term]) -> Vec<String> {
+        let policy = &promises.policy;
+        let mut wrong = Vec::new();
+        let mut led_until = self.start;
+        for term in terms {
+            let says = self.says(term.who, term.start);
+            let ends = says.iter().skip(1).map(|(at, _)| *at).chain([term.start]);
+            // It may not have noticed yet that it is well no more.
+            let noticed = |end: Instant| end + policy.check_every + TICK >= term.start;
+            let was_well = says.iter().zip(ends).any(|((at, health), end)| {
+                *health == Health::Healthy
+                    && *at + policy.eligible_after <= end + TICK
+                    && noticed(end)
+            });
+            if !was_well && term.start + TICK < led_until + promises.last_resort {
+                let (who, at) = (term.who, term.start.duration_since(self.start));
+                wrong.push(format!("P8: {who} leads at {at:?} and is not well"));
+            }
+            led_until = term.ended.unwrap_or(promises.end).max(led_until);
+        }
+        wrong
+    }
+
+    /// There is always somebody soon.
+    fn vacancies(&self, promises: &Promises) -> Vec<String> {
+        let LeaseConfig { cooldown, retry_period: retry, .. } = self.config;
+        let most = promises.last_resort + cooldown.mul_f64(1.2) + retry.mul_f64(2.4);
+        let vacant = self.vacant(self.start, promises.end).into_iter();
+        let long = vacant.filter(|time| most + promises.policy.check_every < *time);
+        long.map(|time| format!("P8: nobody leads for {time:?}")).collect()
+    }
+}
+
+/// For how long it has been ill by then, as a policy counts it.
+fn ill_for(says: &[(Instant, Health)], now: Instant) -> Duration {
+    let well = says.iter().rposition(|(_, health)| *health == Health::Healthy);
+    let mut ill = None;
+    let ends = says.iter().skip(1).map(|(at, _)| *at).chain([now]);
+    for ((at, health), end) in says.iter().zip(ends).skip(well.map_or(0, |n| n + 1)) {
+        match (*health, &mut ill) {
+            (Health::Unhealthy, None) => ill = Some(end - *at),
+            (Health::Unhealthy | Health::Degraded, Some(ill)) => *ill += end - *at,
+            _ => {}
+        }
+    }
+    ill.unwrap_or_default()
 }
 
 /// By how much clocks may run wrong so that the margin covers it.

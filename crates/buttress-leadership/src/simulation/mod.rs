@@ -5,11 +5,16 @@
 //! The check is no decoration: every fault that can be [planted](crate::planted) is found by it.
 
 mod history;
+mod illness;
 mod world;
 
-use std::env;
+use std::{env, time::Duration};
 
-use self::world::{Plan, episode};
+use self::{
+    history::History,
+    illness::{Illness, illness},
+    world::{Plan, episode},
+};
 use crate::planted::{Plant, plant};
 
 /// Runs until there were so many terms, from that seed on, and says how many there were and what was wrong.
@@ -61,6 +66,112 @@ fn a_seed_tells_the_same_story_each_time() {
     assert!(one.terms() > 10);
     assert_eq!(one.story(), other.story());
     assert_ne!(one.story(), episode(8, Plan::Weather).story());
+}
+
+/// Some stories of that length, each of which keeps to the rules and is then looked at.
+fn stories(what: Illness, secs: u64, look: impl Fn(&History)) {
+    for seed in 1..=set("BUTTRESS_STORIES", 20) as u64 {
+        let history = illness(seed, what, Duration::from_secs(secs));
+        assert_eq!(history.check(), [""; 0], "seed {seed}");
+        look(&history);
+    }
+}
+
+#[test]
+fn what_all_have_costs_two_changes_at_most() {
+    stories(Illness::Shared, 600, |history| {
+        let (from, to) = (history.start + secs(60), history.start + secs(600));
+        let reigns = history.reigns(to);
+        let changes = reigns.iter().filter(|(_, start, _)| from <= *start).count();
+        let vacant: Duration = history.vacant(from, to).iter().sum();
+        println!("{changes} changes, {vacant:?} without a leader, of 120 s");
+        assert!(changes <= 2, "{reigns:?}");
+        assert!(history.resigned().len() <= 2);
+    });
+}
+
+#[test]
+fn whoever_is_ill_alone_does_not_lead_again() {
+    stories(Illness::One, 3600, |history| {
+        let resigned = history.resigned();
+        let [(at, ill, _)] = resigned[..] else { panic!("{resigned:?}") };
+        let reigns = history.reigns(history.start + secs(3600));
+        assert!(reigns.iter().all(|(who, start, _)| *who != ill || *start < at), "{reigns:?}");
+    });
+}
+
+#[test]
+fn whoever_is_ill_half_of_the_time_leaves_and_does_not_lead_again() {
+    stories(Illness::Flapping, 1200, |history| {
+        let resigned = history.resigned();
+        let [(at, ill, _)] = resigned[..] else { panic!("{resigned:?}") };
+        assert!(at <= history.start + secs(60 + 60 + 5));
+        let reigns = history.reigns(history.start + secs(1200));
+        assert!(reigns.iter().all(|(who, start, _)| *who != ill || *start < at), "{reigns:?}");
+    });
+}
+
+#[test]
+fn where_all_are_ill_one_of_them_leads_all_the_same() {
+    stories(Illness::All, 600, |history| {
+        let reigns = history.reigns(history.start + secs(600));
+        let [(_, start, _)] = reigns[..] else { panic!("{reigns:?}") };
+        let first = start - history.start;
+        assert!(first <= Duration::from_millis(31_300), "two leases, and a look: {first:?}");
+    });
+}
+
+#[test]
+fn work_that_makes_ill_is_handed_on_twice() {
+    stories(Illness::Work, 3600, |history| {
+        assert_eq!(history.resigned().len(), 2, "then it is known to be the work");
+    });
+}
+
+#[test]
+fn whoever_is_alone_leaves_no_more_often_than_is_of_use() {
+    stories(Illness::Alone, 3600, |history| {
+        let left = history.resigned();
+        assert!(3 < left.len(), "else the budget was not needed");
+    });
+}
+
+#[test]
+fn whatever_falls_ill_and_when_leaders_keep_to_the_rules() {
+    let mut left = 0;
+    for seed in 1..=set("BUTTRESS_STORIES", 20) as u64 {
+        let history = illness(seed, Illness::Chance, secs(3600));
+        assert_eq!(history.check(), [""; 0], "seed {seed}");
+        left += history.resigned().len();
+    }
+    assert!(20 < left, "{left}");
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn every_fault_of_a_policy_is_found() {
+    let faults = [
+        (Plant::UnknownIsUnhealthy, Illness::Chance, "nobody knows why"),
+        (Plant::NoHold, Illness::One, "too soon"),
+        (Plant::NoMinTerm, Illness::Work, "too young"),
+        (Plant::NoBudget, Illness::Alone, "too often"),
+        (Plant::NoCorrelation, Illness::Work, "two others have just left"),
+        (Plant::AnyoneStands, Illness::Shared, "is not well"),
+        (Plant::NoLastResort, Illness::All, "nobody leads for"),
+    ];
+    for (fault, what, by) in faults {
+        plant(Some(fault));
+        let stories = (1..=10).map(|seed| illness(seed, what, secs(3600)));
+        let wrong = stories.map(|history| history.check()).find(|wrong| !wrong.is_empty());
+        plant(None);
+        let wrong = wrong.unwrap_or_default();
+        let first = wrong.first().map_or("nothing is wrong", String::as_str);
+        println!("{fault:?}: {first}");
+        assert!(wrong.iter().any(|what| what.contains(by)), "{fault:?} is to be found: {first}");
+    }
 }
 
 #[test]

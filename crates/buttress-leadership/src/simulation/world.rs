@@ -33,9 +33,13 @@ pub(super) enum Plan {
 
 /// Chance for one part of the story, so that no other part changes it.
 #[derive(Debug)]
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// As in SplitMix64 (Steele, Lea and Flood, 2014).
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -48,12 +52,12 @@ impl Dice {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         (self.unit() * n as f64) as usize
     }
 
     /// A share of that.
-    fn of(&mut self, time: Duration) -> Duration {
+    pub(super) fn of(&mut self, time: Duration) -> Duration {
         time.mul_f64(self.unit())
     }
 }
@@ -68,7 +72,7 @@ enum Weather {
     CutBack,
 }
 
-type Facts = Arc<Mutex<Vec<(Instant, Who, Fact)>>>;
+pub(super) type Facts = Arc<Mutex<Vec<(Instant, Who, Fact)>>>;
 
 /// A process, as long as it runs.
 struct Process {
@@ -101,16 +105,20 @@ struct World {
 
 /// One story.
 pub(super) fn episode(seed: u64, plan: Plan) -> History {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("there is a runtime");
-    edge::seed(seed);
-    runtime.block_on(async {
+    runtime(seed).block_on(async {
         let mut world = World::new(seed, plan);
         world.turns().await
     })
+}
+
+/// Where time passes as fast as may be, and chance is always the same.
+pub(super) fn runtime(seed: u64) -> tokio::runtime::Runtime {
+    edge::seed(seed);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("there is a runtime")
 }
 
 /// Settings that pass the check, by chance.
@@ -237,6 +245,7 @@ impl World {
             facts: self.facts.lock().expect("nobody panics").clone(),
             calls: std::mem::take(&mut self.calls),
             leaders_at_last,
+            promises: None,
         }
     }
 
@@ -351,7 +360,7 @@ fn fault(weather: Weather, dice: &mut Dice, limit: Duration) -> Fault {
 }
 
 /// Writes down what an elector tells.
-fn observer(
+pub(super) fn observer(
     who: Who,
     store: &FaultyStore<MemoryStore>,
     config: &LeaseConfig,
