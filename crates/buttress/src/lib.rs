@@ -135,7 +135,7 @@ pub use buttress_http as http;
 #[cfg(feature = "leadership")]
 pub use buttress_leadership::{
     self as leadership, Elector, Identity, LeaderTerm, Leadership, LeadershipLayer,
-    LeadershipService, LeaseConfig, LeaseName, LeaseStore, Lock, NotLeading,
+    LeadershipService, LeaseConfig, LeaseName, LeaseStore, Lock, NotLeading, ResignPolicy,
 };
 #[cfg(feature = "lease-sqlite")]
 pub use buttress_lease_sqlite as lease_sqlite;

@@ -331,30 +331,35 @@ async fn for_what_two_others_left_nobody_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_holds_on_for_as_long_as_a_hand_over_takes() {
-    // Candidates that look every 4 s or so.
-    let store = store();
-    let databases: Vec<_> = (0..3).map(|_| Database::new()).collect();
-    let candidate = |database: &Database| {
-        let policy = policy(database).min_term(secs(0));
-        let slow = config().renew_interval(secs(4)).retry_period(secs(4));
-        let slow = slow.operation_timeout(secs(1));
-        Candidate::with(&store, slow, |elector| elector.resign_when(policy).unwrap())
-    };
-    let many: Vec<_> = databases.iter().map(candidate).collect();
-    let first = leader_of(&many).await;
-    sleep(secs(20)).await;
-    databases[first].is(Health::Unhealthy);
-    many[first].is_done().await;
-    let released = edge::now();
-    let second = leader_of(&many).await;
-    let cost = edge::now() - released;
-    assert!(secs(2) < cost, "else it says nothing: {cost:?}");
-    sleep(secs(20)).await;
-    let fell = edge::now();
-    databases[second].is(Health::Unhealthy);
-    many[second].is_done().await;
-    let held = edge::now() - fell;
-    assert!(held.abs_diff(cost) <= 3 * TICK, "{held:?} where it took {cost:?}");
+    let mut longest = secs(0);
+    for seed in 0..8 {
+        edge::seed(seed);
+        let store = store();
+        let databases: Vec<_> = (0..3).map(|_| Database::new()).collect();
+        // They look every 4 s or so.
+        let candidate = |database: &Database| {
+            let policy = policy(database).min_term(secs(0));
+            let slow = config().renew_interval(secs(4)).retry_period(secs(4));
+            let slow = slow.operation_timeout(secs(1));
+            Candidate::with(&store, slow, |elector| elector.resign_when(policy).unwrap())
+        };
+        let many: Vec<_> = databases.iter().map(candidate).collect();
+        let first = leader_of(&many).await;
+        sleep(secs(20)).await;
+        databases[first].is(Health::Unhealthy);
+        many[first].is_done().await;
+        let released = edge::now();
+        let second = leader_of(&many).await;
+        let cost = edge::now() - released;
+        sleep(secs(20)).await;
+        let fell = edge::now();
+        databases[second].is(Health::Unhealthy);
+        many[second].is_done().await;
+        let held = edge::now() - fell;
+        assert!(held.abs_diff(cost.max(secs(2))) <= 3 * TICK, "{held:?} where it took {cost:?}");
+        longest = longest.max(cost);
+    }
+    assert!(secs(3) < longest, "else it was no cost: {longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
