@@ -54,6 +54,10 @@ struct Grpc;
 #[doc = include_str!("../../../docs/hops.md")]
 struct Hops;
 
+#[cfg(all(feature = "http", feature = "leadership"))]
+#[doc = include_str!("../../../docs/fencing.md")]
+struct Fencing;
+
 #[cfg(all(feature = "http", feature = "shed", feature = "standard"))]
 #[doc = include_str!("../../../docs/servers.md")]
 struct Servers;

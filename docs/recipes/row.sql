@@ -1,0 +1,2 @@
+UPDATE accounts SET balance = $1, fence = $2
+WHERE id = $3 AND fence <= $2
