@@ -71,14 +71,14 @@ fn each_leader_that_breaks_is_followed_by_another_and_never_are_there_two() {
     assert_eq!(run().status.code(), Some(0), "{stdout}{}", text(&run().stderr));
     for fault in ["1 the ledger hangs", "2 the leader is killed", "3 the leader is stopped"] {
         let line = stdout.lines().find(|line| line.starts_with(fault)).unwrap();
-        // From the right: nothing written, nobody leads, the next leader, the leader.
+        // From the right: no write for, no leader for, the next leader, the leader.
         let mut cells = line.split_whitespace().rev().filter(|cell| *cell != "s");
         let times = [cells.next().unwrap(), cells.next().unwrap()];
         assert!(times.iter().all(|time| time.parse::<f64>().is_ok()), "{line}");
         let (next, leader) = (cells.next().unwrap(), cells.next().unwrap());
         assert!(["A", "B", "C"].contains(&next) && next != leader, "{line}");
     }
-    assert_eq!(figure("two leaders at a time"), "0");
+    assert_eq!(figure("overlaps (two leaders at a time)"), "0");
 }
 
 #[test]

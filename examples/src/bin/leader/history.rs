@@ -121,7 +121,7 @@ impl History {
                 }
             }
             What::Leaves { fence, why } => {
-                self.note(at, format_args!("{who} leaves: {why}"));
+                self.note(at, format_args!("{who} resigns: {why}"));
                 if let Some(term) = self.term(candidate, fence) {
                     term.closed = Some(at);
                 }
@@ -140,11 +140,11 @@ impl History {
     pub(crate) fn strike(&mut self, fault: Fault) {
         let who = name(fault.candidate);
         let what = match fault.kind {
-            Kind::Cut => "the ledger hangs for",
-            Kind::Killed => "SIGKILL for",
-            Kind::Stopped => "SIGSTOP for",
+            Kind::Cut => format!("the ledger hangs for {who}, and for nobody else"),
+            Kind::Killed => format!("SIGKILL to {who}"),
+            Kind::Stopped => format!("SIGSTOP to {who}"),
         };
-        self.note(fault.at, format_args!("FAULT: {what} {who}"));
+        self.note(fault.at, format_args!("fault {}: {what}", self.faults.len() + 1));
         self.faults.push(fault);
     }
 
@@ -152,11 +152,11 @@ impl History {
     pub(crate) fn heal(&mut self, fault: &Fault, at: BootTime) {
         let who = name(fault.candidate);
         let what = match fault.kind {
-            Kind::Cut => "the ledger answers",
-            Kind::Killed => "a new process for",
-            Kind::Stopped => "SIGCONT for",
+            Kind::Cut => format!("the ledger answers {who}"),
+            Kind::Killed => format!("{who} is started again"),
+            Kind::Stopped => format!("SIGCONT to {who}"),
         };
-        self.note(at, format_args!("{what} {who}"));
+        self.note(at, format_args!("{what}"));
         let faults = &mut self.faults;
         if let Some(fault) = faults.iter_mut().find(|known| known.fence == fault.fence) {
             fault.healed = Some(at);

@@ -1,7 +1,7 @@
 //! The timeline as it grows: on a terminal it is drawn anew in place, beneath what has happened; elsewhere there is
 //! only the latter.
 
-use std::{convert::Infallible, io, time::Duration};
+use std::{convert::Infallible, io, iter, time::Duration};
 
 use buttress_examples::cli::say;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -45,6 +45,7 @@ impl Live {
     /// Takes the drawing away, and shows what has happened since.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.all.clear()?;
+        self.all.set_draw_target(ProgressDrawTarget::hidden());
         self.show_log()
     }
 
@@ -63,7 +64,8 @@ impl Live {
 
     fn draw(&mut self) {
         let rows = timeline::rows(&self.history.lock().unwrap(), now());
-        for (n, row) in rows.into_iter().enumerate() {
+        let apart = String::new();
+        for (n, row) in iter::once(apart).chain(rows).enumerate() {
             if self.rows.len() == n {
                 let style = ProgressStyle::with_template("{wide_msg}");
                 let style = style.expect("the template is well formed");

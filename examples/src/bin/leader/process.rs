@@ -17,17 +17,6 @@ pub(crate) struct Process {
 /// How long a candidate may take to give its lease back and to end: more than that takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Has the system kill this process when its parent is gone. What stands still does not see its standard input end.
-pub(crate) fn end_with_parent() -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::process::{Signal, set_parent_process_death_signal};
-
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-    }
-    Ok(())
-}
-
 // === impl Process ===
 
 impl Process {
@@ -44,7 +33,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
-        // Ctrl-C is for the parent, which sees to the rest.
+        // A group of its own: Ctrl-C is for the parent, which sees to the rest. And a group that is orphaned while it
+        // stands still is hung up on by the system, so that none is left of it (POSIX, `_exit`).
         #[cfg(unix)]
         command.process_group(0);
         let mut child = command.spawn()?;

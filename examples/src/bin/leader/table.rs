@@ -24,7 +24,7 @@ pub(crate) fn table(history: &History) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     };
-    row(["fault", "leader", "next", "nobody leads", "nothing written"]);
+    row(["fault", "leader", "next", "no leader for", "no write for"]);
     for (n, fault) in (1..).zip(&history.faults) {
         let next = history
             .successor(fault)
@@ -51,7 +51,7 @@ pub(crate) fn table(history: &History) -> String {
     line("writes asked for, and answered", format!("{}, {answered}", history.answers.len()));
     line("writes in the ledger", history.written.len().to_string());
     line("  with a fence less than the one before", history.decreases().to_string());
-    line("two leaders at a time", history.overlaps().len().to_string());
+    line("overlaps (two leaders at a time)", history.overlaps().len().to_string());
     line("stale writes refused", refused(history));
     text
 }
