@@ -1,10 +1,10 @@
 //! A candidate: a service that runs three times, and writes once.
 //!
-//! Everybody may ask any of the three. Whoever leads writes to the ledger; the others say who does. From the outside
+//! Everybody may ask any of the three. Whoever leads writes to the ledger; the others say where to go. From the outside
 //! in:
 //!
 //! ```text
-//! refusals as responses > LeadershipLayer > handler > breaker > timeout > fence > hyper > the ledger
+//! refusals as responses > redirect > LeadershipLayer > handler > breaker > timeout > fence > hyper > the ledger
 //! ```
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
@@ -19,7 +19,10 @@ use axum::{
 use buttress::{
     BoxError, Breaker, BreakerLayer, Context, Elector, Leadership, LeadershipLayer, LeaseName,
     TimeoutLayer,
-    http::{Body, HttpClass, RejectedAsResponseLayer, SendFenceLayer, hyper, refusal},
+    http::{
+        Body, HttpClass, RedirectToLeaderLayer, RejectedAsResponseLayer, SendFenceLayer, hyper,
+        refusal,
+    },
     lease_sqlite::SqliteOptions,
 };
 use bytes::Bytes;
@@ -70,11 +73,14 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
     let running = elector.spawn();
 
     // === The front ===
+    let asked = leadership.clone();
+    let leader = move || Some(asked.check().err()?.leader()?.payload.clone());
     let writer = Arc::new(Writer { leadership: leadership.clone(), ledger });
     let app = Router::new().route("/entries", post(enter)).with_state(writer).layer(
         ServiceBuilder::new()
-            .layer(RejectedAsResponseLayer::new()) // who leads, if it is not this one
-            .layer(LeadershipLayer::new(leadership)), // only a leader writes
+            .layer(RejectedAsResponseLayer::new()) // whatever is refused beneath is a response
+            .layer(RedirectToLeaderLayer::new(leader)) // where to go instead
+            .layer(LeadershipLayer::new(leadership)), // does this process lead?
     );
     tell(What::Listens(front));
     axum::serve(listener, app)
@@ -126,6 +132,7 @@ impl Ledger {
         let request = Request::post(format!("{}/entries", self.uri)).body(Full::new(entry))?;
         Ok(self.client.clone().oneshot(request).await?.into_response())
     }
+
     /// Whether it is there. What asks goes through the breaker, and closes it where nobody writes.
     async fn ping(self) -> Result<(), BoxError> {
         let request = Request::get(format!("{}/health", self.uri)).body(Full::default())?;

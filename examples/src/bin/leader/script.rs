@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// For so long nothing happens.
-const CALM: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(3);
 
 /// Breaks three leaders, each in its own way, and waits each time until another one does their work.
 pub(crate) async fn play(stage: &mut Stage) -> Result<(), BoxError> {

@@ -23,7 +23,7 @@ const OPERATION: Duration = millis(500);
 /// How long a call to the store waits for other processes. 1 s by default.
 pub(crate) const BUSY: Duration = millis(200);
 /// How long a leader that left does not come back. 30 s by default.
-const COOL_DOWN: Duration = millis(5_000);
+const COOL_DOWN: Duration = millis(2_000);
 
 /// For how long what a leader needs is ill before it leaves. What a hand-over takes by default, and 2 s at least.
 const RESIGN_AFTER: Duration = millis(1_000);
@@ -31,8 +31,6 @@ const RESIGN_AFTER: Duration = millis(1_000);
 const MIN_TERM: Duration = millis(1_000);
 /// For how long all that a leader needs is well before one stands for election. 5 s by default.
 const ELIGIBLE_AFTER: Duration = millis(1_000);
-/// How often the ledger is asked whether it is there. 2 s by default.
-const READINESS: Duration = millis(1_000);
 
 /// How long one call to the ledger may take.
 pub(crate) const ATTEMPT: Duration = millis(500);
@@ -58,11 +56,7 @@ pub(crate) fn lease(name: LeaseName) -> LeaseConfig {
 
 /// When a leader leaves, but for the signals.
 pub(crate) fn policy() -> ResignPolicy {
-    ResignPolicy::new()
-        .resign_after(RESIGN_AFTER)
-        .min_term(MIN_TERM)
-        .eligible_after(ELIGIBLE_AFTER)
-        .readiness_every(READINESS, READINESS)
+    ResignPolicy::new().resign_after(RESIGN_AFTER).min_term(MIN_TERM).eligible_after(ELIGIBLE_AFTER)
 }
 
 /// A leader's breaker: five failures in a row open it.
