@@ -10,9 +10,9 @@ use std::{
 };
 
 use buttress::{
-    Bulkhead, BulkheadLayer, BulkheadSettings, DeadlineLayer, FixedLimit, Shed, ShedLayer,
-    ShedSettings,
-    http::{ReceiveDeadlineLayer, RejectedAsResponseLayer},
+    Bulkhead, BulkheadLayer, BulkheadSettings, Context, DeadlineLayer, Fence, FenceGuard,
+    FencingToken, FixedLimit, LeaseId, Shed, ShedLayer, ShedSettings,
+    http::{FencingLayer, ReceiveDeadlineLayer, RejectedAsResponseLayer, SendFenceLayer},
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -249,4 +249,30 @@ impl<S: tower::Service<Req>, Req> tower::Service<Req> for Renamed<S> {
 #[test]
 fn a_generated_server_keeps_its_name() {
     assert_eq!(OrdersServer::<Shop>::NAME, "shop.Orders");
+}
+
+#[tokio::test]
+async fn a_call_of_a_former_leader_is_refused_as_grpc_does() {
+    const LEASE: LeaseId = LeaseId::of("orders");
+    let shop = Shop::default();
+    let (addr, incoming) = listen().await;
+    let fencing = FencingLayer::new(FenceGuard::new(LEASE));
+    let server = Server::builder().layer(fencing).add_service(shop.server());
+    tokio::spawn(server.serve_with_incoming(incoming));
+    let mut orders =
+        OrdersClient::new(tower::Layer::layer(&SendFenceLayer::new(LEASE), channel(addr)));
+
+    for (token, code) in [
+        (33, None),
+        (34, None),
+        (33, Some((Code::FailedPrecondition, "stale fencing token"))),
+        (0, Some((Code::InvalidArgument, "no fencing token"))),
+    ] {
+        let term = FencingToken::new(token).map(|token| Fence::new(LEASE, token));
+        let answer = Context::default().with_fence(term).scope(orders.get(order("tea"))).await;
+        let status = answer.err();
+        let said = status.as_ref().map(|status| (status.code(), status.message()));
+        assert_eq!(said, code, "{token}");
+    }
+    assert_eq!(shop.calls(), 2);
 }
