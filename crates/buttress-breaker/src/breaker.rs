@@ -149,12 +149,15 @@ impl Breaker {
     /// [`Rejected`] for [`Reason::CircuitOpen`]. It says in how long the open time is over. While the
     /// breaker is half-open and has all its probes it says nothing: they may end at any time.
     pub fn admit(&self) -> Result<Admission, Rejected> {
-        let ticket = self.enter(false).map_err(Rejected::from)?;
-        Ok(self.clone().admission(ticket))
+        match self.enter(false) {
+            Ok(ticket) => Ok(self.clone().admission(ticket)),
+            Err(refused) => Err(*self.rejected(refused)),
+        }
     }
 
     /// Asks to be let through, unless it was refused before there was a call: then it stays so, even if the
-    /// call would be let through by now. Of the ticket an [admission](Self::admission) must be made.
+    /// call would be let through by now. Of the ticket an [admission](Self::admission) must be made, and of the other a
+    /// [refusal](Self::rejected).
     #[inline]
     pub(crate) fn enter(&self, is_refused: bool) -> Result<Ticket, Refused> {
         if is_refused {
@@ -180,26 +183,39 @@ impl Breaker {
     #[inline(never)]
     fn ask(&self) -> Result<Ticket, Refused> {
         let now = self.shared.kind.moment(edge::called());
-        let asked = match self.refused_past_the_lock(now) {
+        match self.refused_past_the_lock(now) {
             Some(refused) => Err(refused),
             None => self.with(|machine, settings| machine.admit(settings, now, edge::unit)),
-        };
-        asked.inspect_err(|refused| self.tell_of(*refused))
+        }
     }
 
-    /// Refuses a call that may not ask, and counts it.
+    /// Refuses a call that may not ask, and counts it. It is refused at whatever time.
     #[inline(never)]
     fn refuse(&self) -> Refused {
-        let now = self.shared.kind.moment(edge::called());
-        let past_the_lock = self.refused_past_the_lock(now);
-        let refused = past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse(now)));
-        self.tell_of(refused);
-        refused
+        let past_the_lock = self.refused_past_the_lock(Moment::START);
+        past_the_lock.unwrap_or_else(|| self.with(|machine, _| machine.refuse()))
     }
 
     #[inline]
     fn refused_past_the_lock(&self, now: Moment) -> Option<Refused> {
-        self.shared.gate.refuse(now).map(|until| Refused::new(until, now))
+        self.shared.gate.refuse(now).map(Refused::new)
+    }
+
+    /// Tells that it refused a call.
+    #[inline(never)]
+    pub(crate) fn rejected(&self, refused: Refused) -> Box<Rejected> {
+        let rejected = Rejected::new(Reason::CircuitOpen, LAYER);
+        let rejected = match refused.until() {
+            Some(until) => rejected.retry_at(self.shared.kind.instant(until)),
+            None => rejected,
+        };
+        tracing::debug!(
+            breaker = self.name(),
+            key = self.shared.key.as_deref(),
+            retry_in = rejected.retry_after().map(tracing::field::debug),
+            "circuit breaker refused a call"
+        );
+        Box::new(rejected)
     }
 
     /// Whether a call that asks now would be refused. Reads no clock while it is closed: each service asks
@@ -394,17 +410,6 @@ impl Breaker {
         });
     }
 
-    /// Tells that it refused a call.
-    #[inline]
-    fn tell_of(&self, refused: Refused) {
-        tracing::debug!(
-            breaker = self.name(),
-            key = self.shared.key.as_deref(),
-            retry_in = refused.retry_in().map(tracing::field::debug),
-            "circuit breaker refused a call"
-        );
-    }
-
     fn name(&self) -> Option<&str> {
         self.settings().name.as_deref()
     }
@@ -441,18 +446,6 @@ impl fmt::Debug for Breaker {
             .field("state", &self.state())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-// === impl Refused ===
-
-impl From<Refused> for Rejected {
-    fn from(refused: Refused) -> Self {
-        let rejected = Self::new(Reason::CircuitOpen, LAYER);
-        match refused.retry_in() {
-            Some(after) => rejected.retry_in(after),
-            None => rejected,
-        }
     }
 }
 
@@ -625,7 +618,7 @@ mod tests {
                             (Ok(admission), Ok(ticket)) => calls.push((admission, ticket)),
                             (Err(rejected), Err(refused)) => assert_eq!(
                                 rejected.retry_after(),
-                                refused.retry_in(),
+                                refused.until().map(|until| until - now),
                                 "seed {seed}, step {step}"
                             ),
                             (one, other) => panic!("seed {seed}, step {step}: {one:?}, {other:?}"),

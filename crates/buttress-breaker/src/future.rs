@@ -7,7 +7,7 @@ use std::{
 use buttress_core::{BoxError, Class, Observe, Permit, Rejected};
 use pin_project_lite::pin_project;
 
-use crate::{Admission, machine::Refused};
+use crate::Admission;
 
 pin_project! {
     /// The answer of a [`BreakerService`](crate::BreakerService).
@@ -30,7 +30,8 @@ pin_project! {
     enum State<F> {
         // The permit is taken out when the answer is there. It has bits to spare that tell all of this apart.
         Called { #[pin] future: F, permit: Option<Admission> },
-        Refused { refused: Refused },
+        // As the error that it is: it takes a word, where all else of it would have to be told apart from a permit.
+        Refused { rejected: Option<Box<Rejected>> },
     }
 }
 
@@ -58,8 +59,8 @@ impl<F, O> ResponseFuture<F, O> {
 
     /// The call was not made.
     #[inline]
-    pub(crate) const fn refused(refused: Refused, observe: O) -> Self {
-        Self { state: State::Refused { refused }, observe }
+    pub(crate) const fn refused(rejected: Box<Rejected>, observe: O) -> Self {
+        Self { state: State::Refused { rejected: Some(rejected) }, observe }
     }
 }
 
@@ -94,7 +95,10 @@ where
                     }
                 }
             }
-            StateProj::Refused { refused } => Poll::Ready(Err(refused_as_error(*refused))),
+            StateProj::Refused { rejected } => {
+                let rejected = rejected.take().expect("polled after it was ready");
+                Poll::Ready(Err(rejected))
+            }
         }
     }
 }
@@ -114,18 +118,13 @@ fn failed<Res, O: Observe<Res>>(
     observe.observe(Err(error), taken(permit))
 }
 
-#[inline(never)]
-fn refused_as_error(refused: Refused) -> BoxError {
-    Box::new(Rejected::from(refused))
-}
-
 // By hand: what `async` blocks and closures make is not `Debug`.
 impl<F, O> fmt::Debug for ResponseFuture<F, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut response = f.debug_struct("ResponseFuture");
         match &self.state {
             State::Called { permit, .. } => response.field("permit", permit),
-            State::Refused { refused } => response.field("rejected", &Rejected::from(*refused)),
+            State::Refused { rejected } => response.field("rejected", rejected),
         };
         response.finish_non_exhaustive()
     }

@@ -114,11 +114,11 @@ pub(crate) struct Ticket {
 /// Of a call that a shadow would have refused, and learns nothing from.
 const UNSEEN: u64 = u64::MAX;
 
-/// A call was refused. It may come again after a while, where that is known.
+/// A call was refused. It may come again at that instant, where one is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// As nanoseconds, in half of the room: [`u64::MAX`] if it is not known.
-    retry_in: u64,
+    /// [Never](Moment::NEVER) if it is not known: in half of the room.
+    until: Moment,
 }
 
 /// How a call ended.
@@ -227,7 +227,7 @@ impl Machine {
                     let probing = Probing::new(self.next_epoch());
                     self.turn(now, Phase::HalfOpen(Box::new(probing)), Why::OpenTimeOver);
                 }
-                Phase::Open(until) => return Err(Refused::new(*until, now)),
+                Phase::Open(until) => return Err(Refused::new(*until)),
                 // ## HalfOpen => (HalfOpen | Open)
                 Phase::HalfOpen(probing) => {
                     let (expired, last) = probing.expire(now);
@@ -253,10 +253,10 @@ impl Machine {
     }
 
     /// Refuses a call without asking.
-    pub(crate) fn refuse(&mut self, now: Moment) -> Refused {
+    pub(crate) fn refuse(&mut self) -> Refused {
         self.stats.rejected += 1;
         match self.phase {
-            Phase::Open(until) => Refused::new(until, now),
+            Phase::Open(until) => Refused::new(until),
             Phase::Closed | Phase::HalfOpen(_) => Refused::UNTIL_NOBODY_KNOWS,
         }
     }
@@ -603,19 +603,16 @@ impl Ticket {
 // === impl Refused ===
 
 impl Refused {
-    const UNTIL_NOBODY_KNOWS: Self = Self { retry_in: u64::MAX };
+    const UNTIL_NOBODY_KNOWS: Self = Self { until: Moment::NEVER };
 
     #[inline]
-    pub(crate) fn new(until: Moment, now: Moment) -> Self {
-        match until {
-            Moment::NEVER => Self::UNTIL_NOBODY_KNOWS,
-            until => Self { retry_in: until.nanos().saturating_sub(now.nanos()) },
-        }
+    pub(crate) const fn new(until: Moment) -> Self {
+        Self { until }
     }
 
     #[inline]
-    pub(crate) fn retry_in(self) -> Option<Duration> {
-        (self != Self::UNTIL_NOBODY_KNOWS).then(|| Duration::from_nanos(self.retry_in))
+    pub(crate) fn until(self) -> Option<Moment> {
+        self.until.if_ever()
     }
 }
 

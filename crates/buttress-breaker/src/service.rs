@@ -78,23 +78,27 @@ where
     #[inline]
     fn call(&mut self, request: Req) -> Self::Future {
         let is_refused = self.readiness == Readiness::Refusing;
+        let observe = self.observe.clone();
         // Who is refused needs no handle of its own, if there is one at hand.
         let entered = match self.breaker.only() {
-            Some(breaker) => {
-                breaker.enter(is_refused).map(|ticket| breaker.clone().admission(ticket))
-            }
+            Some(breaker) => match breaker.enter(is_refused) {
+                Ok(ticket) => Ok(breaker.clone().admission(ticket)),
+                Err(refused) => Err(breaker.rejected(refused)),
+            },
             None => {
                 let breaker = self.breaker.select(&request);
-                breaker.enter(is_refused).map(|ticket| breaker.admission(ticket))
+                match breaker.enter(is_refused) {
+                    Ok(ticket) => Ok(breaker.admission(ticket)),
+                    Err(refused) => Err(breaker.rejected(refused)),
+                }
             }
         };
-        let observe = self.observe.clone();
         match entered {
             Ok(permit) => {
                 self.readiness = Readiness::Unknown;
                 ResponseFuture::called(permit, observe, || self.inner.call(request))
             }
-            Err(refused) => ResponseFuture::refused(refused, observe),
+            Err(rejected) => ResponseFuture::refused(rejected, observe),
         }
     }
 }

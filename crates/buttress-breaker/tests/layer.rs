@@ -692,7 +692,7 @@ fn with_closures_in_it_it_still_shows_what_it_is() {
     assert!(shown.starts_with("ResponseFuture { permit: Some(Admission {"), "{shown}");
     breakers.select(&7).force_open();
     let shown = format!("{:?}", service.call(7));
-    assert!(shown.starts_with("ResponseFuture { rejected: Rejected"), "{shown}");
+    assert!(shown.starts_with("ResponseFuture { rejected: Some(Rejected {"), "{shown}");
 
     // An inner future need not show itself.
     let mut service = BreakerLayer::new(Breaker::default())

@@ -1,5 +1,9 @@
 use std::{borrow::Cow, error::Error, fmt, io, time::Duration};
 
+use tokio::time::Instant;
+
+use crate::edge;
+
 use crate::FencingToken;
 
 /// What services of a composed stack fail with, as in tower, hyper, tonic and axum.
@@ -22,7 +26,15 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 pub struct Rejected {
     reason: Reason,
     layer: &'static str,
-    retry_after: Option<Duration>,
+    again: Again,
+}
+
+/// When it is worth asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    NobodyKnows,
+    In(Duration),
+    At(Instant),
 }
 
 /// Why a request was refused.
@@ -129,12 +141,19 @@ pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<
 impl Rejected {
     /// A refusal by the layer of that name.
     pub const fn new(reason: Reason, layer: &'static str) -> Self {
-        Self { reason, layer, retry_after: None }
+        Self { reason, layer, again: Again::NobodyKnows }
     }
 
     /// The same, with the time after which it is worth asking again.
     pub const fn retry_in(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
+        self.again = Again::In(after);
+        self
+    }
+
+    /// The same, with the instant from which on it is worth asking again. So the clock is read by whoever wants to
+    /// know how long that is, and by nobody else.
+    pub const fn retry_at(mut self, at: Instant) -> Self {
+        self.again = Again::At(at);
         self
     }
 
@@ -150,17 +169,22 @@ impl Rejected {
         self.layer
     }
 
-    /// After how long it is worth asking again, where the layer knows.
+    /// After how long it is worth asking again, where the layer knows. If that is a matter of an instant, it is less
+    /// the later one asks, and zero in the end.
     #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.again {
+            Again::NobodyKnows => None,
+            Again::In(after) => Some(after),
+            Again::At(at) => Some(at.saturating_duration_since(edge::now())),
+        }
     }
 }
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "refused by {}: {}", self.layer, self.reason)?;
-        match self.retry_after {
+        match self.retry_after() {
             Some(after) => write!(f, ", try again in {after:?}"),
             None => Ok(()),
         }
@@ -386,6 +410,17 @@ mod tests {
         assert_eq!(alone.to_string(), "connect timed out: no connection within 1s");
         assert!(!alone.sent());
         assert_eq!(alone, alone.unsent());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_an_instant_less_is_left_the_later_one_asks() {
+        let second = Duration::from_secs(1);
+        let refused = OPEN.retry_at(edge::now() + 3 * second);
+        for left in [3, 1, 0] {
+            assert_eq!(refused.retry_after(), Some(left * second));
+            assert_eq!(OPEN.retry_in(second).retry_after(), Some(second));
+            tokio::time::advance(2 * second).await;
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Rig {
     }
 
     fn refusal(&mut self) -> Option<Duration> {
-        self.ask().expect_err("refused").retry_in()
+        self.ask().expect_err("refused").until().map(|until| until - self.now)
     }
 
     fn end(&mut self, ticket: Ticket, end: End) {
