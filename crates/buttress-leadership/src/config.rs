@@ -86,6 +86,10 @@ pub struct LeaseConfig {
     pub cooldown: Duration,
     /// For how long at most. 10 min by default.
     pub cooldown_max: Duration,
+    /// For how long the runtime of the work may stand still before the leader leaves, where the elector runs
+    /// [elsewhere](crate::Elector::spawn_isolated#the-interlock). Half the lease by default, and 100 ms at
+    /// least; with [`Duration::MAX`] there is no interlock.
+    pub probe_deadline: Option<Duration>,
 }
 
 /// What a leader that leaves does if its work does not end.
@@ -104,6 +108,8 @@ pub enum OnDrainTimeout {
 const MAX_PAYLOAD: usize = 16 * 1024;
 /// A shorter wait between two calls is a flood.
 const MIN_RETRY: Duration = Duration::from_millis(10);
+/// In less time a runtime that is busy may well not come to tick.
+const MIN_PROBE_DEADLINE: Duration = Duration::from_millis(100);
 /// The shortest lease. Less than that leaves no room for a call that hangs.
 const MIN_LEASE: Duration = Duration::from_secs(1);
 /// The longest. Further away, an instant may be beyond a clock's reach.
@@ -145,6 +151,7 @@ impl LeaseConfig {
             on_drain_timeout: OnDrainTimeout::default(),
             cooldown: Duration::from_secs(30),
             cooldown_max: Duration::from_secs(600),
+            probe_deadline: None,
         }
     }
 
@@ -237,6 +244,18 @@ impl LeaseConfig {
         self
     }
 
+    /// Sets for how long the runtime of the work may stand still.
+    #[must_use]
+    pub fn probe_deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
+        self.probe_deadline = deadline.into();
+        self
+    }
+
+    /// For how long the runtime of the work may stand still.
+    pub(crate) fn stands_still_for(&self) -> Duration {
+        self.probe_deadline.unwrap_or(self.lease_duration / 2)
+    }
+
     /// How long before its lease ends a leader stops.
     #[must_use]
     pub fn margin(&self) -> Duration {
@@ -286,6 +305,11 @@ impl LeaseConfig {
             "renew_interval",
             "leave room for two calls as slow as may be and the wait between them: `renew_interval + 2 * \
              operation_timeout + 1.2 * retry_period` at most `lease_duration - safety_margin`",
+        )?;
+        require(
+            MIN_PROBE_DEADLINE <= self.stands_still_for(),
+            "probe_deadline",
+            "be at least 100ms, or a runtime that is merely busy is taken for one that stands still",
         )?;
         require(self.payload.len() <= MAX_PAYLOAD, "payload", "be at most 16 KiB")?;
         require(self.cooldown <= self.cooldown_max, "cooldown_max", "be at least `cooldown`")

@@ -12,16 +12,17 @@ use bytes::Bytes;
 use tokio::{
     runtime::Handle,
     sync::oneshot,
-    task::{JoinError, JoinHandle},
+    task::{AbortHandle, JoinError, JoinHandle},
     time::{Sleep, sleep, timeout},
 };
 
 use crate::{
     AcquireOutcome, AcquireRequest, BootTime, Changes, DegradedBy, Event, FencingToken, LeaderTerm,
     Leadership, LeaseClock, LeaseConfig, LeaseRecord, LeaseStore, Operation, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason, State, StoreError,
-    TermEnd,
+    ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason, RuntimeLag, State,
+    StoreError, TermEnd,
     gate::{Shut, Term},
+    interlock::Interlock,
     leadership::Shared,
     machine::{Answer, Effect, Failure, Machine, Op, Running, Step},
     metrics::{Ended, count},
@@ -76,6 +77,8 @@ pub struct Elector<S> {
     leadership: Leadership,
     work: Option<Work>,
     work_on: Option<Handle>,
+    /// Whether somebody wants to know how late the work's runtime is.
+    is_probed: bool,
     observer: Option<Observer>,
     policy: Option<ResignPolicy>,
     /// Whether it ends with its first term.
@@ -124,8 +127,9 @@ impl<S: LeaseStore> Elector<S> {
 
     fn checked(store: std::sync::Arc<S>, config: LeaseConfig, clock: LeaseClock) -> Self {
         let leadership = Leadership::new(&config, clock);
-        let (work, work_on, observer, policy, is_once) = (None, None, None, None, false);
-        Self { store, config, leadership, work, work_on, observer, policy, is_once }
+        let (work, work_on, observer, policy) = (None, None, None, None);
+        let (is_probed, is_once) = (false, false);
+        Self { store, config, leadership, work, work_on, is_probed, observer, policy, is_once }
     }
 
     /// One that ends with its first term. Its settings have been checked.
@@ -157,7 +161,9 @@ impl<S: LeaseStore> Elector<S> {
         self
     }
 
-    /// Sets the runtime of the work. It is the elector's own unless set.
+    /// Sets the runtime of the work, and watches it by an [interlock](Self::spawn_isolated#the-interlock). It
+    /// is the elector's own unless set, or where an elector is spawned that is
+    /// [isolated](Self::spawn_isolated). It needs timers: without, the elector panics as it begins to run.
     pub fn work_on(mut self, runtime: Handle) -> Self {
         self.work_on = Some(runtime);
         self
@@ -172,6 +178,19 @@ impl<S: LeaseStore> Elector<S> {
         policy.check(&self.config)?;
         self.policy = Some(policy);
         Ok(self)
+    }
+
+    /// Its own runtime is not that of its work.
+    pub(crate) fn work_here(mut self) -> Self {
+        self.work_on.get_or_insert_with(Handle::current);
+        self
+    }
+
+    /// How late the runtime of the work is, as a signal. Where elector and work share one, it turns the
+    /// [probe](RuntimeLag) on: a task that the elector spawns there as it begins to run.
+    pub fn runtime_lag(&mut self) -> RuntimeLag {
+        self.is_probed = true;
+        RuntimeLag::new(std::sync::Arc::clone(&self.leadership.shared.probe))
     }
 
     /// Sets who is told of everything that happens, in order, each once. It is called by the elector between
@@ -266,6 +285,8 @@ impl ElectorTask {
 impl Drop for ElectorTask {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
+            // The task is dropped by its runtime, when that comes to it.
+            self.leadership.shared.halt();
             task.abort();
         }
     }
@@ -283,6 +304,9 @@ struct Driver<S> {
     term: Option<Arc<Term>>,
     work: Option<Work>,
     work_on: Option<Handle>,
+    /// Where the work runs elsewhere.
+    interlock: Option<Interlock>,
+    probe: Option<AbortHandle>,
     task: Option<JoinHandle<()>>,
     observer: Option<Observer>,
     vigil: Option<Vigil>,
@@ -323,13 +347,27 @@ enum Happened {
 
 impl<S: LeaseStore> Driver<S> {
     fn new(elector: Elector<S>) -> Self {
-        let Elector { store, config, leadership, work, work_on, observer, policy, is_once } =
-            elector;
+        let Elector {
+            store,
+            config,
+            leadership,
+            work,
+            work_on,
+            is_probed,
+            observer,
+            policy,
+            is_once,
+        } = elector;
         let now = leadership.clock().now();
+        let runtime = work_on.clone().unwrap_or_else(Handle::current);
+        let deadline = config.stands_still_for();
+        let interlock =
+            (work_on.is_some() && deadline < Duration::MAX).then(|| Interlock::new(deadline, now));
+        let probe = (is_probed || interlock.is_some())
+            .then(|| leadership.shared.probe.spawn(&runtime, &leadership.shared));
         let machine = Machine::new(&config, store.capabilities().watch, now);
         leadership.shared.counters.running.store(1, Relaxed);
-        let runtime = || work_on.clone().unwrap_or_else(Handle::current);
-        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime()));
+        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime));
         Self {
             changes: Some(store.changes(&config.name)),
             store,
@@ -340,6 +378,8 @@ impl<S: LeaseStore> Driver<S> {
             term: None,
             work,
             work_on,
+            interlock,
+            probe,
             task: None,
             observer,
             vigil,
@@ -363,12 +403,13 @@ impl<S: LeaseStore> Driver<S> {
 
     /// Goes on until something happens. `None` is the end.
     async fn next(&mut self, mut shutdown: Pin<&mut impl Future<Output = ()>>) -> Option<Happened> {
-        loop {
+        while !self.shared().is_halted() {
             self.take_orders();
             let now = self.now();
             if self.shared().clocks.look(self.leadership.clock()) {
                 self.machine.anomaly(now, &mut edge::unit);
             }
+            self.listen(now);
             self.keep_vigil(now);
             let step = self.machine.advance(now, &mut edge::unit, self.running());
             self.obey(now);
@@ -398,6 +439,7 @@ impl<S: LeaseStore> Driver<S> {
                 }
             }
         }
+        None
     }
 
     fn take_in(&mut self, happened: Happened) {
@@ -473,6 +515,23 @@ impl<S: LeaseStore> Driver<S> {
         }
     }
 
+    /// Whether the work's runtime is heard.
+    fn listen(&mut self, now: BootTime) {
+        let Some(interlock) = &mut self.interlock else { return };
+        let shared = &self.leadership.shared;
+        let stands_still = interlock.look(now, shared.probe.ticks());
+        self.machine.stuck(!interlock.is_well());
+        if stands_still {
+            count(&shared.counters.standstills);
+            let deadline = self.config.stands_still_for();
+            tracing::warn!(
+                target: "buttress_leadership", lease = %self.config.name, ?deadline,
+                "the runtime of the work stands still"
+            );
+            self.machine.resign(now, ResignReason::StuckRuntime);
+        }
+    }
+
     fn running(&self) -> Running {
         let requests = self.term.as_ref().is_some_and(|term| term.in_flight() > 0);
         Running { work: self.task.is_some(), requests }
@@ -482,9 +541,12 @@ impl<S: LeaseStore> Driver<S> {
         // The timer stops while the machine is suspended: a leader looks often enough to find out soon.
         let is_leading = self.term.as_ref().is_some_and(|term| !term.is_over());
         let longest = if is_leading { self.config.retry_period } else { Duration::from_secs(3600) };
-        let wait = until.map_or(longest, |until| until.since(now).min(longest));
-        let at = edge::now() + wait;
-        self.timer.as_mut().reset(self.vigil.as_ref().map_or(at, |vigil| vigil.next().min(at)));
+        let listens = self.interlock.as_ref().map(Interlock::next);
+        let wait = [until, listens].into_iter().flatten().map(|until| until.since(now)).min();
+        let at = edge::now() + wait.map_or(longest, |wait| wait.min(longest));
+        let at = self.vigil.as_ref().map_or(at, |vigil| vigil.next().min(at));
+        self.timer.as_mut().reset(at);
+        self.shared().turns.expect(at);
     }
 
     fn poll(
@@ -732,7 +794,6 @@ impl<S: LeaseStore> Driver<S> {
     fn start(&mut self, now: BootTime, fence: FencingToken, valid_until: BootTime) {
         let term = Arc::new(Term::of(self.leadership.clone(), fence, valid_until));
         let shared = self.shared();
-        count(&shared.counters.terms_started);
         shared.counters.renewed_at.store(now.as_nanos(), Relaxed);
         let mut degraded = None;
         if let (Some(vigil), Some(record)) = (&mut self.vigil, self.record.take()) {
@@ -742,7 +803,11 @@ impl<S: LeaseStore> Driver<S> {
         let shared = &self.leadership.shared;
         // Before anybody is let in.
         shared.degrade(degraded);
-        shared.gate.set(Some(Arc::clone(&term)));
+        if !shared.open(&term) {
+            // Whoever holds us has let go. We are dropped as soon as we wait.
+            return term.end();
+        }
+        count(&shared.counters.terms_started);
         shared.stand(|standing| {
             standing.state = State::Leader;
             standing.term = Some(fence);
@@ -760,7 +825,9 @@ impl<S: LeaseStore> Driver<S> {
                 let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
                 let fence = Fence::new(self.config.name.id(), fence);
                 let ambient = Ambient::default().with_fence(Some(fence));
-                self.task = Some(runtime.spawn(ambient.scope(work)));
+                let task = runtime.spawn(ambient.scope(work));
+                self.shared().works(task.abort_handle());
+                self.task = Some(task);
                 counters_of(&self.leadership).work_active.store(1, Relaxed);
             }
             Err(_) => self.machine.resign(now, ResignReason::WorkPanicked),
@@ -874,6 +941,9 @@ impl<S> Drop for Driver<S> {
         }
         if let Some(task) = &self.task {
             task.abort();
+        }
+        if let Some(probe) = &self.probe {
+            probe.abort();
         }
         let shared = &self.leadership.shared;
         shared.gate.set(None);

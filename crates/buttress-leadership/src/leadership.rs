@@ -8,17 +8,22 @@ use std::{
     time::Duration,
 };
 
-use buttress_core::{InvalidSetting, Reason, Rejected};
+use buttress_core::{InvalidSetting, Reason, Rejected, edge};
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    task::AbortHandle,
+};
 
 use crate::{
     BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, LeadershipMetrics, LeaseClock,
     LeaseConfig, LeaseName, NAME, ResignReason, SignalStatus, Standing, State, Status, StoreError,
     TermPermit,
-    gate::{Gate, Shut},
+    gate::{Gate, Shut, Term},
+    health::Turns,
     metrics::{Counters, age, count},
     planted::{Plant, is_planted},
+    probe::Probe,
     sync::{Arc, Swap},
 };
 
@@ -75,6 +80,10 @@ pub(crate) struct Shared {
     /// What it was set up with.
     settings: LeaseConfig,
     pub(crate) orders: Mutex<Orders>,
+    halt: Mutex<Halt>,
+    /// Listens to the runtime of the work, if it is turned on.
+    pub(crate) probe: std::sync::Arc<Probe>,
+    pub(crate) turns: Turns,
     /// Told when there are orders, or the clocks disagree.
     pub(crate) wake: Notify,
 }
@@ -90,6 +99,13 @@ pub(crate) struct Seen {
 pub(crate) struct Orders {
     pub(crate) resign: Option<ResignReason>,
     pub(crate) payload: Option<Bytes>,
+}
+
+/// Whether whoever holds the elector has let go of it: then nobody leads here, at once.
+#[derive(Debug, Default)]
+struct Halt {
+    is_halted: bool,
+    work: Option<AbortHandle>,
 }
 
 /// Compares the wall clock with the lease's: one that jumps forward has been set right after a time that no
@@ -146,6 +162,9 @@ impl Leadership {
             signals: Swap::empty(),
             is_degraded: AtomicBool::new(false),
             orders: Mutex::default(),
+            halt: Mutex::default(),
+            probe: std::sync::Arc::new(Probe::new(config.stands_still_for())),
+            turns: Turns::default(),
             wake: Notify::new(),
         };
         Self { shared: std::sync::Arc::new(shared) }
@@ -276,11 +295,11 @@ impl Leadership {
     /// What it has done so far.
     #[must_use]
     pub fn metrics(&self) -> LeadershipMetrics {
-        let Shared { counters, clock, gate, seen, error, .. } = &*self.shared;
+        let Shared { counters, clock, gate, seen, error, probe, .. } = &*self.shared;
         let now = clock.now();
         let fence = gate.check(|| now, Duration::ZERO).ok();
         LeadershipMetrics {
-            running: counters.running.load(Relaxed) > 0,
+            running: self.shared.is_running(),
             is_leader: fence.is_some(),
             fence,
             lease_remaining: fence.and_then(|_| self.valid_for(now)),
@@ -301,6 +320,8 @@ impl Leadership {
             renewals_failed: counters.renewals_failed.load(Relaxed),
             work_active: counters.work_active.load(Relaxed) > 0,
             work_cancelled_still_active: age(&counters.cancelled_at, now),
+            runtime_standstills: counters.standstills.load(Relaxed),
+            runtime_lag: probe.p99(edge::now()),
             requests_in_flight: gate.read(|term| term.map_or(0, |term| term.in_flight())),
             requests: counters.requests(),
             store: counters.store(),
@@ -397,6 +418,56 @@ impl Shared {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        self.counters.running.load(Relaxed) > 0
+    }
+
+    pub(crate) const fn lease_duration(&self) -> Duration {
+        self.settings.lease_duration
+    }
+
+    /// Opens the gate, unless the elector was let go of. Whether it did.
+    pub(crate) fn open(&self, term: &Arc<Term>) -> bool {
+        let halt = self.halted();
+        if !halt.is_halted {
+            self.gate.set(Some(Arc::clone(term)));
+        }
+        !halt.is_halted
+    }
+
+    /// Sees to it that the work is dropped if the elector is let go of, or was meanwhile.
+    pub(crate) fn works(&self, work: AbortHandle) {
+        let mut halt = self.halted();
+        if halt.is_halted {
+            work.abort();
+        } else {
+            halt.work = Some(work);
+        }
+    }
+
+    /// From here on nobody leads, whatever the elector is doing at this instant.
+    pub(crate) fn halt(&self) {
+        let mut halt = self.halted();
+        halt.is_halted = true;
+        self.gate.read(|term| {
+            if let Some(term) = term {
+                term.end();
+            }
+        });
+        self.gate.set(None);
+        if let Some(work) = halt.work.take() {
+            work.abort();
+        }
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted().is_halted
+    }
+
+    fn halted(&self) -> MutexGuard<'_, Halt> {
+        self.halt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn stand(&self, change: impl FnOnce(&mut Standing)) {
         self.standing.send_if_modified(|standing| {
             let before = standing.clone();
@@ -406,6 +477,9 @@ impl Shared {
     }
 
     pub(crate) fn see(&self, leader: Option<LeaderInfo>, at: BootTime) {
+        if leader.is_some() {
+            self.turns.sees_a_leader();
+        }
         self.stand(|standing| standing.leader.clone_from(&leader));
         self.seen.store(Some(Arc::new(Seen { leader, at })));
     }

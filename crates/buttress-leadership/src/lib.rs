@@ -9,6 +9,7 @@
 //! election that ends with its first loss. This crate is built around them.
 //!
 //! - [`Elector`]: stands for election, holds the lease, runs the [work](Elector::lead) of each term;
+//! - [`ElectorThread`]: a thread for it, that the work cannot hold up;
 //! - [`Leadership`]: the handle that says whether this process leads, now;
 //! - [`LeadershipLayer`]: lets requests in only while it does;
 //! - [`ForwardToLeaderLayer`]: hands them on to whoever does, meanwhile;
@@ -37,6 +38,7 @@
 //! | error | `lease store went back: ..` | `fence`, `highest` |
 //! | error | `lease store grants too little time` | `granted` |
 //! | warn | `lease store refuses` | `operation`, `error` |
+//! | warn | `the runtime of the work stands still` | `deadline` |
 //! | info | `term started`, `lease released` | `fence` |
 //! | info | `leader leaves` | `fence`, `reason` |
 //! | info | `term ended` | `fence`, `end` |
@@ -69,7 +71,7 @@
 //! | `Config.Logger` | `tracing` |
 //! | `Config.Store` | the first argument of [`Elector::new`] |
 //! | `Config.Validate`, `ConfigError` | [`LeaseConfig::check`], [`InvalidSetting`](buttress_core::InvalidSetting) |
-//! | `Elector.Run` | [`Elector::run`], [`Elector::spawn`] |
+//! | `Elector.Run` | [`Elector::run`], [`spawn`](Elector::spawn), [`spawn_isolated`](Elector::spawn_isolated) |
 //! | `Elector.IsLeader` | [`Leadership::is_leader`], [`check`](Leadership::check), [`admit`](Leadership::admit) |
 //! | `Elector.Fence` | [`Leadership::fence`] |
 //! | `Elector.Status`, `Status` | [`Leadership::status`], [`Status`] |
@@ -88,6 +90,9 @@ mod faulty;
 mod forward;
 mod future;
 mod gate;
+mod health;
+mod interlock;
+mod isolate;
 mod layer;
 mod leadership;
 mod lock;
@@ -99,6 +104,7 @@ mod metrics;
 mod name;
 mod permit;
 mod planted;
+mod probe;
 mod record;
 mod resign;
 mod service;
@@ -119,6 +125,8 @@ pub use self::{
     faulty::{Called, Fault, FaultyStore, Operation},
     forward::{ForwardFuture, ForwardToLeader, ForwardToLeaderLayer},
     future::ResponseFuture,
+    health::{LeaderSeen, Liveness},
+    isolate::{ElectorThread, IsolatedElector},
     layer::{LeadershipLayer, OnDegraded, OnExpiry},
     leadership::{Leadership, NotLeading},
     lock::{Lock, LockGuard, NoAnswer},
@@ -128,6 +136,7 @@ pub use self::{
     },
     name::{Identity, LeaseName},
     permit::{LeaderTerm, TermPermit},
+    probe::RuntimeLag,
     record::{LeaderInfo, LeaseRecord, StoreTime},
     resign::{DegradedBy, ResignPolicy, ResignSettings, SignalRole, SignalStatus},
     service::LeadershipService,

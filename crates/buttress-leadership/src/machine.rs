@@ -54,6 +54,8 @@ pub(crate) struct Machine {
     candidacy: Candidacy,
     /// Whether anybody says by signals whether it may stand.
     is_judged: bool,
+    /// Whether the runtime of the work is not known to run.
+    is_stuck: bool,
     is_stopping: bool,
     effects: Vec<Effect>,
 }
@@ -264,6 +266,7 @@ impl Machine {
             running: Running::default(),
             candidacy: Candidacy::Stands,
             is_judged: false,
+            is_stuck: false,
             is_stopping: false,
             effects: Vec::new(),
         }
@@ -360,7 +363,9 @@ impl Machine {
     pub(crate) fn resign(&mut self, now: BootTime, reason: ResignReason) {
         let Phase::Leading(lead) = self.phase else { return };
         self.effects.push(Effect::Close { fence: lead.fence, reason: reason.clone() });
-        let drained_by = now + self.timing.drain;
+        // What stands still does not end.
+        let is_stuck = reason == ResignReason::StuckRuntime;
+        let drained_by = if is_stuck { now } else { now + self.timing.drain };
         self.phase = Phase::Leaving(lead, Leave { reason, drained_by, gone_by: None });
     }
 
@@ -380,6 +385,11 @@ impl Machine {
         if !was_wanted && self.seen.is_none() {
             self.changed(now);
         }
+    }
+
+    /// Whether the runtime of the work is not known to run. Then nobody is to lead here, whatever else is said.
+    pub(crate) const fn stuck(&mut self, is_stuck: bool) {
+        self.is_stuck = is_stuck;
     }
 
     /// The clocks disagree about how much time has passed.
@@ -676,7 +686,7 @@ impl Machine {
                 let at = (*next).max(self.paced);
                 let may_ask = self.is_wanted()
                     && (!self.running.work || is_planted(Plant::CampaignWhileWorking));
-                let looks = self.is_doubt_fresh || !self.is_stopping;
+                let looks = self.is_doubt_fresh || !(self.is_stopping || self.is_stuck);
                 if self.call.is_none() && !self.is_wanted() && looks {
                     due(Op::Inspect, at)
                 } else if may_ask {
@@ -841,7 +851,7 @@ impl Machine {
     }
 
     fn is_wanted(&self) -> bool {
-        self.candidacy != Candidacy::Looks && !self.is_stopping
+        self.candidacy != Candidacy::Looks && !self.is_stuck && !self.is_stopping
     }
 
     fn lead_of(&mut self, fence: FencingToken) -> Option<&mut Lead> {

@@ -95,6 +95,12 @@ pub struct LeadershipMetrics {
     pub work_active: bool,
     /// For how long it has run on although it was asked to end. This is the dangerous time.
     pub work_cancelled_still_active: Option<Duration>,
+    /// How often the runtime of the work stood still for longer than it
+    /// [may](crate::Elector::spawn_isolated#the-interlock).
+    pub runtime_standstills: u64,
+    /// By how much timers are late on the runtime of the work: the 99th percentile over the last minute.
+    /// `None` without a [probe](crate::RuntimeLag).
+    pub runtime_lag: Option<Duration>,
     /// Requests that were let in and have not ended.
     pub requests_in_flight: u64,
     /// What became of requests.
@@ -178,6 +184,7 @@ pub(crate) struct Counters {
     pub(crate) renewed_at: AtomicU64,
     pub(crate) cancelled_at: AtomicU64,
     pub(crate) work_active: AtomicU64,
+    pub(crate) standstills: AtomicU64,
     pub(crate) running: AtomicU64,
     pub(crate) admitted: AtomicU64,
     pub(crate) not_leader: AtomicU64,

@@ -173,7 +173,9 @@ async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
     let (began, begins) = std::sync::mpsc::channel();
     let (go_on, blocks) = std::sync::mpsc::channel::<()>();
     let mut blocks = Some(blocks);
-    let leader = Candidate::with(&store, config(), |elector| {
+    // That runtime's clock is not paused: it would not tick for what is a minute here.
+    let unwatched = config().probe_deadline(std::time::Duration::MAX);
+    let leader = Candidate::with(&store, unwatched, |elector| {
         elector.work_on(runtime).lead(move |_| {
             let (began, blocks) = (began.clone(), blocks.take());
             async move {

@@ -151,7 +151,9 @@ async fn a_runtime_that_does_not_run_is_not_ready_and_is_not_flooded() {
     // Nobody drives it.
     let stuck = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ready = || async { Ok::<_, BoxError>(()) };
-    let candidate = Candidate::with(&store, config(), |elector| {
+    // By its readiness alone, and no interlock.
+    let config = config().probe_deadline(std::time::Duration::MAX);
+    let candidate = Candidate::with(&store, config, |elector| {
         elector
             .work_on(stuck.handle().clone())
             .resign_when(ResignPolicy::new().readiness("ready", ready))
