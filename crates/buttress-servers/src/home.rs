@@ -21,22 +21,19 @@ pub(crate) struct Home {
     guard: Child,
 }
 
-/// It stops the server, and waits until that stands, before it looks for its children: else there may be more of
-/// them. (One that stood already has gone on: the kernel wakes those whom it makes orphans.) State and parent are
-/// the first words after the name, which is in brackets and may hold anything.
+/// The server dies first: one that sees its children die replaces them. It is not stopped before, since the kernel
+/// wakes whom a death makes orphans. A child that is born meanwhile finds its parent dead, and goes. State and
+/// parent are the first words after the name, which is in brackets and may hold anything.
 const GUARD: &str = r#"
 while read -r _; do :; done
 if read -r server < "$1/pid"; then
-    kill -STOP "$server"
-    while read -r line < "/proc/$server/stat"; do
-        case ${line##*) } in [TZ]*) break ;; esac
-    done
+    all=$server
     for stat in /proc/[0-9]*/stat; do
         read -r line < "$stat" || continue
         after=${line##*) }
-        case ${after#* } in "$server "*) kill -KILL "${line%% *}" ;; esac
+        case ${after#* } in "$server "*) all="$all ${line%% *}" ;; esac
     done
-    kill -KILL "$server"
+    for one in $all; do kill -KILL "$one"; done
 fi
 # What was killed may write for as long as it takes to die.
 for _ in 1 2 3 4 5; do

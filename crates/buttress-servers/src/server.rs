@@ -119,11 +119,12 @@ impl Server {
     pub fn kill(&mut self) {
         self.pause();
         let Some(mut child) = self.child.take() else { return };
-        // One that has just been forked has the port still.
         let all = children(Pid::from_child(&child));
-        all.iter().for_each(|one| signal(*one, Signal::KILL));
+        // It first: it would replace them.
         child.kill().and_then(|()| child.wait()).expect("it is our child");
         self.home.ended();
+        all.iter().for_each(|one| signal(*one, Signal::KILL));
+        // One that had just been forked has the port still.
         all.into_iter().for_each(|one| wait_for(|| matches!(state(one), None | Some('Z' | 'X'))));
     }
 
