@@ -77,7 +77,9 @@ impl<'a, S: Subject> Bench<'a, S> {
     pub(super) async fn expire(&self, record: &LeaseRecord) -> Verdict {
         if self.is_observed() {
             // Who never looked has not seen that nothing changed.
-            self.ask(&Identity::generate()).await?;
+            for way in [self.store, self.subject.another_way()] {
+                way.inspect(&self.name).await?;
+            }
         }
         self.pass(record.granted_ttl + 2 * self.slack).await;
         Ok(())
@@ -190,6 +192,13 @@ impl<'a, S: Subject> Bench<'a, S> {
             }
             record => Err(Fault(format!("{why} took it from its holder: {record:?}"))),
         }
+    }
+
+    /// Whether nothing was written between the two: the same revision, and the same times. Where each way to the
+    /// store has a clock of its own, its times are when *it* saw what.
+    pub(super) fn is_as(&self, seen: &LeaseRecord, before: &LeaseRecord) -> bool {
+        let times = |of: &LeaseRecord| (of.acquired_at, of.renewed_at, of.expires_at);
+        seen.revision == before.revision && (self.is_observed() || times(seen) == times(before))
     }
 
     /// A token that is not `fence`.

@@ -37,6 +37,7 @@ cases! {
         a_lease_that_is_held_goes_to_nobody_else_and_the_answer_says_who_has_it,
         a_lease_is_held_to_its_end,
         a_lease_that_has_expired_goes_to_whoever_asks,
+        whoever_is_to_see_for_itself_that_it_is_over_takes_nothing_at_first_sight,
         of_many_who_ask_at_the_same_time_one_gets_it,
         of_many_who_wait_for_its_end_one_gets_it,
         one_lease_says_nothing_of_another,
@@ -117,6 +118,26 @@ async fn a_lease_that_has_expired_goes_to_whoever_asks<S: Subject>(on: On<'_, '_
     let mine = on.take(&on.me).await?;
     on.expire(&mine).await?;
     on.take(&on.you).await.map(drop)
+}
+
+async fn whoever_is_to_see_for_itself_that_it_is_over_takes_nothing_at_first_sight<S: Subject>(
+    on: On<'_, '_, S>,
+) -> Verdict {
+    if !on.is_observed() {
+        return Ok(());
+    }
+    let mine = on.take(&on.me).await?;
+    on.pass(mine.granted_ttl + 2 * on.slack).await;
+    let request = AcquireRequest::new(&on.name, &on.you, on.ttl, &on.payload);
+    // Where there is one way only, that has seen it begin.
+    if !std::ptr::eq(on.store, on.subject.another_way()) {
+        let outcome = on.subject.another_way().acquire(request).await?;
+        let is_held = matches!(outcome, AcquireOutcome::Held(_));
+        ensure!(is_held, "it was seen for the first time, and taken: {outcome:?}");
+    }
+    // Nobody but a candidate ends it, and its holder is none.
+    on.renewed(&on.me, mine.fence).await?;
+    on.held(&on.you).await.map(drop)
 }
 
 async fn of_many_who_ask_at_the_same_time_one_gets_it<S: Subject>(on: On<'_, '_, S>) -> Verdict {
@@ -340,8 +361,7 @@ async fn whoever_has_it_and_asks_again_changes_nothing<S: Subject>(on: On<'_, '_
     for seen in [again, seen] {
         ensure!(seen.fence == mine.fence, "it has another token: {seen:?}");
         ensure!(seen.payload == on.payload, "it has another payload: {seen:?}");
-        ensure!(seen.expires_at == mine.expires_at, "it has another end: {seen:?}");
-        ensure!(seen.acquired_at == mine.acquired_at, "it began again: {seen:?}");
+        ensure!(on.is_as(&seen, &mine), "it has other times: {seen:?}, not {mine:?}");
     }
     Ok(())
 }
@@ -397,7 +417,7 @@ async fn another_token_renews_nothing<S: Subject>(on: On<'_, '_, S>) -> Verdict 
         on.lost(&on.me, fence, "with another token").await?;
     }
     let seen = on.still(&on.me, mine.fence, "another token").await?;
-    ensure!(seen.expires_at == mine.expires_at, "another token moved its end: {seen:?}");
+    ensure!(on.is_as(&seen, &mine), "another token moved its end: {seen:?}, not {mine:?}");
     Ok(())
 }
 
@@ -406,7 +426,7 @@ async fn somebody_elses_name_renews_nothing<S: Subject>(on: On<'_, '_, S>) -> Ve
     on.pass(mine.granted_ttl / 2).await;
     on.lost(&on.you, mine.fence, "for somebody else").await?;
     let seen = on.still(&on.me, mine.fence, "somebody else").await?;
-    ensure!(seen.expires_at == mine.expires_at, "somebody else moved its end: {seen:?}");
+    ensure!(on.is_as(&seen, &mine), "somebody else moved its end: {seen:?}, not {mine:?}");
     Ok(())
 }
 
@@ -572,11 +592,7 @@ async fn what_was_answered_is_seen<S: Subject>(on: On<'_, '_, S>) -> Verdict {
     let mut mine = on.take(&on.me).await?;
     for _ in 0..4 {
         let seen = on.still(&on.me, mine.fence, "nobody").await?;
-        ensure!(
-            seen.expires_at == mine.expires_at,
-            "a renewal is not seen: {seen:?}, not {mine:?}"
-        );
-        ensure!(seen.revision == mine.revision, "a write is not seen: {seen:?}, not {mine:?}");
+        ensure!(on.is_as(&seen, &mine), "a write is not seen: {seen:?}, not {mine:?}");
         ensure!(seen.name == on.name, "it is another lease: {seen:?}");
         on.pass(mine.granted_ttl / 8).await;
         mine = on.renewed(&on.me, mine.fence).await?;
@@ -593,12 +609,14 @@ async fn the_time_and_the_end_are_of_one_clock<S: Subject>(on: On<'_, '_, S>) ->
     let about = |left: Duration, of: Duration| left <= of && left + on.slack >= of;
     let full = mine.granted_ttl;
     ensure!(about(mine.remaining(), full), "of {full:?} are left {:?}", mine.remaining());
+    let first = on.still(&on.me, mine.fence, "nobody").await?;
+    ensure!(on.is_as(&first, &mine), "it has other times: {first:?}, not {mine:?}");
     on.pass(full / 2).await;
     let seen = on.still(&on.me, mine.fence, "nobody").await?;
     let left = seen.remaining();
     ensure!(about(left, full / 2), "after half of {full:?} are left {left:?}");
-    ensure!(seen.expires_at == mine.expires_at, "its end moves: {seen:?}");
-    let passed = seen.store_now.since(mine.store_now);
+    ensure!(seen.expires_at == first.expires_at, "its end moves: {seen:?}, not {first:?}");
+    let passed = seen.store_now.since(first.store_now);
     ensure!(about(full / 2, passed), "the store's clock went on by {passed:?}, not {:?}", full / 2);
     let held = on.held(&on.you).await?.remaining();
     ensure!(about(held, full / 2), "who asks is told that {held:?} are left");
@@ -640,8 +658,7 @@ async fn to_look_changes_nothing<S: Subject>(on: On<'_, '_, S>) -> Verdict {
     on.pass(mine.granted_ttl / 2).await;
     for _ in 0..3 {
         let seen = on.still(&on.me, mine.fence, "looking").await?;
-        ensure!(seen.expires_at == mine.expires_at, "looking moved its end: {seen:?}");
-        ensure!(seen.revision == mine.revision, "looking wrote: {seen:?}");
+        ensure!(on.is_as(&seen, &mine), "looking wrote: {seen:?}, not {mine:?}");
     }
     if !on.is_observed() {
         on.pass(mine.granted_ttl / 2 + 2 * on.slack).await;

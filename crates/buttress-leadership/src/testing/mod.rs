@@ -30,6 +30,8 @@ use crate::{Identity, LeaseClock, LeaseName, LeaseStore};
 mod bench;
 mod cases;
 #[cfg(all(test, not(buttress_loom)))]
+mod observed;
+#[cfg(all(test, not(buttress_loom)))]
 mod planted;
 
 /// A store under test, and what has to be known of it.
