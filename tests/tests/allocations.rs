@@ -15,9 +15,12 @@ use std::{
 use allocation_counter::measure;
 use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
-    Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Select, Shed, ShedLayer,
-    ShedSettings, Standard, TimeoutLayer,
-    http::{ByAuthority, GrpcHeadLayer, GrpcReplay, hyper, tonic as tonic_adapter},
+    Cause, DeadlineLayer, FallbackLayer, Fence, FenceGuard, FencingToken, FixedLimit, LeaseId,
+    RetryLayer, Select, Shed, ShedLayer, ShedSettings, Standard, TimeoutLayer,
+    http::{
+        ByAuthority, FencingLayer, GrpcHeadLayer, GrpcReplay, LEADERSHIP_FENCE, SendFenceLayer,
+        hyper, tonic as tonic_adapter,
+    },
 };
 use bytes::Bytes;
 use http_body_util::Full;
@@ -256,6 +259,23 @@ where
     call(request());
     let request = request();
     measure(|| call(request)).count_total
+}
+
+#[test]
+fn to_compare_a_token_costs_nothing_and_to_send_one_its_header() {
+    const LEASE: LeaseId = LeaseId::of("orders");
+    let bare = || http::Request::new(Full::<Bytes>::default());
+    let told = || {
+        let mut request = bare();
+        request.headers_mut().insert(LEADERSHIP_FENCE, 34_u64.into());
+        request
+    };
+    let resource = FencingLayer::new(FenceGuard::new(LEASE)).layer(HttpEcho);
+    assert_eq!(of_call(resource, told), 0);
+    let term = FencingToken::new(34).map(|token| Fence::new(LEASE, token));
+    let client = SendFenceLayer::new(LEASE).layer(HttpEcho);
+    let sent = Fence::within(term, || of_call(client, bare));
+    assert_eq!(sent, measure(|| drop(told())).count_total);
 }
 
 #[test]
