@@ -1,4 +1,5 @@
 use std::{
+    future::pending,
     io,
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
@@ -39,6 +40,7 @@ pub struct Proxy {
     there: watch::Sender<Way>,
     back: watch::Sender<Way>,
     cut: watch::Sender<()>,
+    stranded: watch::Sender<()>,
     task: JoinHandle<()>,
 }
 
@@ -71,18 +73,18 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
         let addr = listener.local_addr().expect("it is bound");
         let (there, back) = (watch::Sender::new(Way::Open), watch::Sender::new(Way::Open));
-        let cut = watch::Sender::new(());
-        let ways = (there.subscribe(), back.subscribe(), cut.subscribe());
+        let (cut, stranded) = (watch::Sender::new(()), watch::Sender::new(()));
+        let ways = [there.subscribe(), back.subscribe()];
+        let ends = [cut.subscribe(), stranded.subscribe()];
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let Ok((client, _)) = listener.accept().await else { continue };
                 while connections.try_join_next().is_some() {}
-                let (there, back, cut) = ways.clone();
-                connections.spawn(connection(client, server, there, back, cut));
+                connections.spawn(connection(client, server, ways.clone(), ends.clone()));
             }
         });
-        Self { addr, there, back, cut, task }
+        Self { addr, there, back, cut, stranded, task }
     }
 
     /// Where clients connect to.
@@ -111,6 +113,12 @@ impl Proxy {
     pub fn cut(&self) {
         self.cut.send_replace(());
     }
+
+    /// Has the connections that are now carry nothing any more, and never end, as behind a router that has
+    /// forgotten them. New ones work.
+    pub fn strand(&self) {
+        self.stranded.send_replace(());
+    }
 }
 
 impl Drop for Proxy {
@@ -124,11 +132,11 @@ impl Drop for Proxy {
 async fn connection(
     mut client: TcpStream,
     server: SocketAddr,
-    there: watch::Receiver<Way>,
-    back: watch::Receiver<Way>,
-    mut cut: watch::Receiver<()>,
+    [there, back]: [watch::Receiver<Way>; 2],
+    [mut cut, mut stranded]: [watch::Receiver<()>; 2],
 ) {
     cut.mark_unchanged();
+    stranded.mark_unchanged();
     let Ok(mut server) = TcpStream::connect(server).await else {
         let _ = client.set_zero_linger();
         return;
@@ -141,6 +149,7 @@ async fn connection(
     let is_broken = tokio::select! {
         done = both => done.is_err(),
         _ = cut.changed() => true,
+        _ = stranded.changed() => pending().await,
     };
     if is_broken {
         // Closed now, it sends a reset instead of an end.

@@ -112,6 +112,25 @@ async fn what_is_cut_is_reset_and_the_next_connection_is_not() {
 }
 
 #[tokio::test]
+async fn what_is_stranded_hears_nothing_of_anything_and_the_next_connection_works() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::to(listener.local_addr().unwrap()).await;
+    let connect = async || {
+        let client = TcpStream::connect(proxy.addr()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    };
+    let (mut client, mut server) = connect().await;
+    arrives(&mut client, &mut server, 1).await;
+    proxy.strand();
+    client.write_u8(2).await.unwrap();
+    assert!(is_silent(&mut server).await);
+    drop(server);
+    assert!(is_silent(&mut client).await);
+    let (mut client, mut server) = connect().await;
+    arrives(&mut client, &mut server, 3).await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_resets() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let proxy = Proxy::to(nobody).await;
