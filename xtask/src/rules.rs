@@ -24,6 +24,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-fallback", PATTERN),
     ("buttress-http", HTTP),
     ("buttress-leadership", LEADERSHIP),
+    ("buttress-lease-postgres", LEASE_POSTGRES),
     ("buttress-lease-sqlite", LEASE_SQLITE),
     ("buttress-retry", PATTERN),
     ("buttress-servers", SERVERS),
@@ -62,6 +63,16 @@ const LEADERSHIP: Role = Role {
         under("cfg(unix)", "rustix", "the clock that counts suspend"),
         under("cfg(not(buttress_loom))", "arc-swap", "the term that a request is let in by"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
+    ]),
+};
+
+const LEASE_POSTGRES: Role = Role {
+    law: "a store knows leadership and its own client, and no other store",
+    may: Some(&[
+        always("buttress-leadership", "the `LeaseStore` trait"),
+        always("futures-core", "the `Stream` of changes"),
+        always("tokio", "sync and time: one call after the other, and a pause between connections"),
+        always("tokio-postgres", "the client"),
     ]),
 };
 
