@@ -382,7 +382,8 @@ impl Machine {
     pub(crate) fn candidacy(&mut self, now: BootTime, candidacy: Candidacy) {
         let was_wanted = self.is_wanted();
         (self.candidacy, self.is_judged) = (candidacy, true);
-        if !was_wanted && self.seen.is_none() {
+        // It need not wait for its next look to find that nobody leads.
+        if !was_wanted && self.is_wanted() && self.seen.is_none() {
             self.changed(now);
         }
     }

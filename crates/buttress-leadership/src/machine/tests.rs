@@ -204,6 +204,21 @@ fn one_that_may_not_stand_does_not() {
     assert_eq!(run.at(secs(11), STILL), Step::Call(Op::Release(fence(1))));
 }
 
+#[test]
+fn one_that_only_looks_looks_no_more_often_than_it_would_ask() {
+    let mut run = Run::new(&config());
+    for at in 0..60 {
+        run.machine.candidacy(run.now, Candidacy::Looks);
+        run.begins(secs(at), Op::Inspect, STILL);
+        run.answers(secs(at), Answer::Inspected(None));
+        for after in [100, 500, 900] {
+            run.machine.candidacy(run.now, Candidacy::Looks);
+            let next = Step::Wait(Some(run.time(secs(at + 1))));
+            assert_eq!(run.at(secs(at) + millis(after), STILL), next);
+        }
+    }
+}
+
 /// What a naive model knows: what was begun, and how long the term is valid by all that was heard.
 #[derive(Debug, Default)]
 struct Model {

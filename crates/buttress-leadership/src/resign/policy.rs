@@ -357,7 +357,7 @@ impl ResignSettings {
                 "be at least once in more than zero: what never decides is `advisory`",
             );
         }
-        if self.last_resort_after(config) < config.lease_duration {
+        if self.last_resort(config) < config.lease_duration {
             return refuse(
                 "last_resort_after",
                 "be at least `lease_duration`: whoever is well comes first",
@@ -375,7 +375,7 @@ impl ResignSettings {
         Ok(())
     }
 
-    pub(crate) fn last_resort_after(&self, config: &LeaseConfig) -> Duration {
+    pub(crate) fn last_resort(&self, config: &LeaseConfig) -> Duration {
         self.last_resort_after.unwrap_or(config.lease_duration * 2)
     }
 }

@@ -59,6 +59,9 @@ struct Check {
     asked: Option<Asked>,
 }
 
+/// Beyond all waits, and within every clock's reach.
+const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
 /// A call that has not ended.
 struct Asked {
     task: JoinHandle<Result<(), BoxError>>,
@@ -79,7 +82,7 @@ impl Vigil {
             budget: settings.budget as usize,
             budget_window: settings.budget_window,
             eligible_after: settings.eligible_after,
-            last_resort_after: settings.last_resort_after(config),
+            last_resort_after: settings.last_resort(config),
         };
         let now = edge::now();
         // Those that decide come first, so that the judge knows them by the same numbers.
@@ -267,7 +270,7 @@ impl Check {
     /// Begins a call, or gives one up, if it is time. Whether it is known to be late.
     fn turn(&mut self, now: Instant) -> bool {
         match &mut self.asked {
-            Some(asked) if !asked.is_late && asked.until <= now => {
+            Some(asked) if !asked.is_late && asked.until <= now && !asked.task.is_finished() => {
                 asked.is_late = true;
                 asked.task.abort();
                 self.says(now, Health::Unhealthy);
@@ -277,12 +280,8 @@ impl Check {
                 let ask = Arc::clone(&self.ask);
                 // A panic as it is made is one in the task.
                 let task = self.runtime.spawn(async move { ask().await });
-                self.asked = Some(Asked {
-                    task,
-                    until: now.checked_add(self.limit).unwrap_or(now),
-                    is_late: false,
-                });
-                self.next = now.checked_add(self.every).unwrap_or(now);
+                self.asked = Some(Asked { task, until: now + self.limit.min(FAR), is_late: false });
+                self.next = now + self.every.min(FAR);
                 false
             }
             _ => false,

@@ -448,7 +448,7 @@ impl History {
     }
 
     /// A leader leaves when it has been ill for so long, its term is so old, and it has not left too often; and not where
-    /// two others have just left.
+    /// two others have just left. Then it stays away for a while.
     fn resignations(&self, promises: &Promises, terms: &[Term]) -> Vec<String> {
         let resigned = self.resigned();
         let policy = &promises.policy;
@@ -471,6 +471,11 @@ impl History {
             let Some(of) = of else { continue };
             if terms[of].start + policy.min_term > *at + TICK {
                 is_wrong("too young");
+            }
+            let again = terms[of + 1..].iter().find(|term| term.who == *who);
+            let away = self.config.cooldown.mul_f64(0.8);
+            if again.is_some_and(|again| again.start + TICK < *at + away) {
+                is_wrong("and comes back at once");
             }
             let lately = resigned[..n]
                 .iter()
