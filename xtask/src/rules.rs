@@ -60,6 +60,8 @@ const LEADERSHIP: Role = Role {
         always("tower-layer", "the `Layer` trait"),
         always("tower-service", "the `Service` trait"),
         always("tracing", "events for the rare"),
+        optional("humantime-serde", "durations in settings"),
+        optional("serde", "settings from files"),
         under("cfg(unix)", "rustix", "the clock that counts suspend"),
         under("cfg(not(buttress_loom))", "arc-swap", "the term that a request is let in by"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),

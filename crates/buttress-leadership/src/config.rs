@@ -42,58 +42,90 @@ use crate::{Identity, LeaseName, StoreCapabilities};
 /// and needs 15.4 %: hence 20 %. Whoever knows that clocks are off by 0.05 % at most may set 1 %. The
 /// response's delay is not in the formula, since a lease is counted from when it was *asked* for (Gray and
 /// Cheriton, *Leases*, SOSP 1989).
+///
+/// # From a file
+///
+/// With the feature `serde` it comes from a file, durations as `"250ms"`. Only `name` has to be there; a field
+/// that does not exist is an error. `payload` is text. Who wants to lead is not in a file, where two processes
+/// would read it and be one: it is generated, or [set](Self::identity) by the program.
+#[cfg_attr(feature = "serde", doc = "```")]
+#[cfg_attr(not(feature = "serde"), doc = "```ignore")]
+/// use buttress_leadership::LeaseConfig;
+///
+/// let config: LeaseConfig =
+///     serde_json::from_str(r#"{ "name": "scheduler", "lease_duration": "30s", "renew_interval": "8s" }"#).unwrap();
+/// assert!(config.identity.is_unique());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(remote = "Self", deny_unknown_fields))]
+#[cfg_attr(feature = "serde", serde(default = "crate::file::without_a_name"))]
 #[non_exhaustive]
 pub struct LeaseConfig {
     /// What is led.
     pub name: LeaseName,
     /// Who wants to lead. [Generated](Identity::generate) unless set.
+    #[cfg_attr(feature = "serde", serde(skip, default = "Identity::generate"))]
     pub identity: Identity,
     /// What a leader says of itself to those who do not lead, as its address. At most 16 KiB; empty unless
     /// set.
+    #[cfg_attr(feature = "serde", serde(with = "crate::file::text"))]
     pub payload: Bytes,
     /// For how long the store is asked to grant the lease. What counts is how long it is granted. 15 s by
     /// default, from 1 s and the store's own minimum on.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_duration: Duration,
     /// From one renewal that succeeds to the next, from send to send, up to a tenth less by chance. A
     /// third of the lease by default: 5 s.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub renew_interval: Duration,
     /// How long a leader waits after a renewal that failed, and a candidate between two looks, up to a fifth
     /// more by chance. 1 s by default, from 10 ms to `renew_interval`. There is never more than one call in
     /// 0.8 of it.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub retry_period: Duration,
     /// How long one call to the store may take. 2.5 s by default, and at most a third of the time that a
     /// lease is valid: so that one that hangs does not cost the lease.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub operation_timeout: Duration,
     /// How long before the lease ends its holder stops to lead. A fifth of the lease by default, and
     /// 100 ms at least.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub safety_margin: Option<Duration>,
     /// Whether a leader that stops gives the lease back, so that the next one need not wait until it ends. It
     /// does by default.
     pub release_on_stop: bool,
     /// Whether the identity may be one that is the same after a restart. See [`Identity`].
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub allow_stable_identity: bool,
     /// How long a leader that leaves waits for its work and its requests to end, before it drops them.
     /// 10 s by default. It holds the lease meanwhile.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub drain_timeout: Duration,
     /// How long it then waits for what it dropped to be gone. 1 s by default.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cancel_grace: Duration,
     /// What it does if something is still there.
     pub on_drain_timeout: OnDrainTimeout,
     /// For how long a leader that left by itself does not come back, a fifth more or less by chance. 30 s by
     /// default. It doubles each time, up to `cooldown_max`, and starts anew after a term that lasted as long
     /// as that.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cooldown: Duration,
     /// For how long at most. 10 min by default.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cooldown_max: Duration,
     /// For how long the runtime of the work may stand still before the leader leaves, where the elector runs
     /// [elsewhere](crate::Elector::spawn_isolated#the-interlock). Half the lease by default, and 100 ms at
     /// least; with [`Duration::MAX`] there is no interlock.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub probe_deadline: Option<Duration>,
 }
 
 /// What a leader that leaves does if its work does not end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum OnDrainTimeout {
     /// It lets the lease end by itself. Nobody leads until then, and the work has that long to end.

@@ -87,6 +87,8 @@ mod elector;
 mod erased;
 mod event;
 mod faulty;
+#[cfg(feature = "serde")]
+mod file;
 mod forward;
 mod future;
 mod gate;

@@ -4,7 +4,8 @@ use buttress_core::{InvalidSetting, LeaseId, edge};
 
 /// What is led: one lease has one leader at a time.
 ///
-/// From 1 to 253 bytes without control characters, which is what all stores can keep.
+/// From 1 to 253 bytes without control characters, which is what all stores can keep. With the feature `serde`
+/// it is a string.
 ///
 /// ```
 /// use buttress_leadership::LeaseName;
@@ -56,6 +57,12 @@ impl LeaseName {
     /// Refuses the `name` if it is empty, longer than 253 bytes, or has control characters.
     pub fn new(name: impl Into<Arc<str>>) -> Result<Self, InvalidSetting> {
         check("name", name.into(), MAX_NAME).map(Self)
+    }
+
+    /// What is no name: a place for one.
+    #[cfg(feature = "serde")]
+    pub(crate) fn none() -> Self {
+        Self("".into())
     }
 
     /// The name.

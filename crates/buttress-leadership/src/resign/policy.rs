@@ -105,7 +105,12 @@ pub struct ResignPolicy {
 /// | `correlation_window` | 10 min | an outage that is over is no reason any more |
 /// | `check_every` | 250 ms | an eighth of the least `resign_after`; a look costs less than a microsecond |
 /// | `readiness_every`, `readiness_limit` | 2 s, 1 s | every candidate asks: it is a load for the dependency |
+///
+/// With the feature `serde` they come from a file, durations as `"250ms"`. What it leaves out is as in
+/// [`Default`]; a field that does not exist is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
 pub struct ResignSettings {
     /// For how long a critical signal is unhealthy before the leader leaves. Zero is at once: for signals that have
@@ -116,24 +121,33 @@ pub struct ResignSettings {
     /// to rent skis before buying them: whoever waits for as long as the change costs, has at most twice the
     /// cost of knowing in advance how long the trouble lasts (Karlin, Manasse, Rudolph and Sleator,
     /// *Competitive snoopy caching*, 1988). 10 s is the careful choice where a start is dear.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub resign_after: Option<Duration>,
     /// How old a term is at least before its leader leaves.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub min_term: Duration,
     /// How often this process leaves within `budget_window`, for its signals.
     pub budget: u32,
     /// See [`budget`](Self::budget).
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub budget_window: Duration,
     /// For how long all critical signals are healthy before a candidate stands.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub eligible_after: Duration,
     /// For how long nobody leads before a candidate stands that should not. Two leases unless set, and one at least.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub last_resort_after: Option<Duration>,
     /// How long ago the last two leaders have left at most, if the next one stays for that.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub correlation_window: Duration,
     /// How often signals are looked at, from 10 ms to 1 min.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub check_every: Duration,
     /// How often readiness functions are called.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub readiness_every: Duration,
     /// How long they may take. At most `readiness_every`.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub readiness_limit: Duration,
 }
 
