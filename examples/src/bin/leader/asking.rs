@@ -18,9 +18,12 @@ use crate::{
 /// Where the fronts of candidates are. It is where they were last, if they are dead.
 pub(crate) type Fronts = Arc<Mutex<[Option<SocketAddr>; CANDIDATES]>>;
 
+pub(crate) fn client() -> reqwest::Result<Client> {
+    Client::builder().timeout(PATIENCE).redirect(Policy::limited(2)).build()
+}
+
 /// Asks for a write every now and then, for ever.
-pub(crate) async fn ask(fronts: Fronts, history: Shared) -> Result<(), BoxError> {
-    let client = Client::builder().timeout(PATIENCE).redirect(Policy::limited(2)).build()?;
+pub(crate) async fn ask(client: Client, fronts: Fronts, history: Shared) {
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for turn in 0.. {
@@ -32,7 +35,6 @@ pub(crate) async fn ask(fronts: Fronts, history: Shared) -> Result<(), BoxError>
             history.lock().unwrap().answers.push(Answer { came: now(), fence });
         });
     }
-    Ok(())
 }
 
 /// The fence with which it was written.

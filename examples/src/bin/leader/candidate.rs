@@ -70,7 +70,7 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
         .resign_when(policy)?
         .observe(|event| What::of(event).into_iter().for_each(tell));
     let leadership = elector.leadership();
-    let running = elector.spawn();
+    let running = elector.spawn_isolated()?; // whatever the handlers do, the lease is renewed
 
     // === The front ===
     let asked = leadership.clone();

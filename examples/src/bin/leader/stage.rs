@@ -30,7 +30,9 @@ pub(crate) struct Stage {
     fronts: Fronts,
     /// None while it is dead.
     candidates: [Option<Process>; CANDIDATES],
-    asking: JoinHandle<Result<(), BoxError>>,
+    asking: JoinHandle<()>,
+    /// Who listens to candidates, of now and of before.
+    listening: Vec<JoinHandle<()>>,
     folder: Folder,
 }
 
@@ -55,10 +57,11 @@ impl Stage {
         let history: Shared = Arc::new(Mutex::new(History::new(now())));
         let ledger = Ledger::open(&history).await?;
         let fronts = Fronts::default();
-        let asking = tokio::spawn(asking::ask(fronts.clone(), history.clone()));
+        let asking = asking::ask(asking::client()?, fronts.clone(), history.clone());
+        let asking = tokio::spawn(asking);
         let folder = Folder::new()?;
-        let candidates = [const { None }; CANDIDATES];
-        let mut stage = Self { history, ledger, fronts, candidates, asking, folder };
+        let (candidates, listening) = ([const { None }; CANDIDATES], Vec::new());
+        let mut stage = Self { history, ledger, fronts, candidates, asking, listening, folder };
         for candidate in 0..CANDIDATES {
             stage.start(candidate)?;
         }
@@ -71,7 +74,7 @@ impl Stage {
         let (process, says) = Process::spawn(&leases, self.ledger.addr(candidate))?;
         self.candidates[candidate] = Some(process);
         let (history, fronts) = (self.history.clone(), self.fronts.clone());
-        tokio::spawn(async move {
+        self.listening.push(tokio::spawn(async move {
             let mut lines = says.lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 match line.parse() {
@@ -82,7 +85,7 @@ impl Stage {
                     Err(why) => history.lock().unwrap().note(now(), format_args!("{why}")),
                 }
             }
-        });
+        }));
         Ok(())
     }
 
@@ -154,7 +157,9 @@ impl Stage {
             let _ = if is_well { process.stop().await } else { process.kill().await };
         }
         // What they said last is on its way.
-        sleep(LOOK).await;
+        for listening in self.listening {
+            let _ = listening.await;
+        }
         self.history.lock().unwrap().clone()
     }
 }
