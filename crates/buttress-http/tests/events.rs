@@ -7,8 +7,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use buttress_http::ReceiveDeadlineLayer;
-use http::Request;
+use buttress_core::{FenceGuard, FenceStore, FencingToken, LeaseId, RaiseError};
+use buttress_http::{FencingLayer, ReceiveDeadlineLayer};
+use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -81,4 +82,49 @@ async fn a_deadline_that_makes_no_sense_or_has_passed_is_told_and_one_that_is_we
     let refused =
         event(&[("layer", "receive"), ("message", "refused"), ("reason", "deadline exceeded")]);
     assert_eq!(told("0n").await, (false, refused));
+}
+
+/// A store that never says.
+#[derive(Clone)]
+struct Lost;
+
+impl FenceStore for Lost {
+    type Raise = std::future::Ready<Result<(), RaiseError>>;
+
+    fn lease(&self) -> LeaseId {
+        LeaseId::of("orders")
+    }
+
+    fn raise(&self, _: FencingToken) -> Self::Raise {
+        std::future::ready(Err(RaiseError::Failed("connection lost".into())))
+    }
+}
+
+#[tokio::test]
+async fn who_is_refused_for_a_token_is_told_of_with_the_greatest_and_who_is_let_in_is_not() {
+    let log = Log::default();
+    let _default = tracing::subscriber::set_default(log.clone());
+    async fn told(log: &Log, store: impl FenceStore + Clone, token: &str) -> Vec<(Level, Fields)> {
+        let server = FencingLayer::new(store)
+            .layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(()))));
+        let request = Request::builder().header("leadership-fence", token).body(()).unwrap();
+        server.oneshot(request).await.unwrap();
+        std::mem::take(&mut *log.0.lock().unwrap())
+    }
+    let refused = |reason: &str, of: &[(&'static str, &str)]| {
+        let fields = [("message", "write refused"), ("reason", reason)];
+        let fields = fields.iter().chain(of).map(|(name, value)| (*name, (*value).to_owned()));
+        (Level::DEBUG, fields.collect::<Fields>())
+    };
+    let guard = FenceGuard::starting_at(LeaseId::of("orders"), FencingToken::new(34));
+    assert_eq!(told(&log, guard.clone(), "34").await, []);
+    let stale = refused("stale fencing token", &[("fence", "33"), ("highest", "34")]);
+    assert_eq!(told(&log, guard.clone(), "33").await, [stale]);
+    assert_eq!(told(&log, guard, "x").await, [refused("malformed fencing token", &[])]);
+
+    let [(level, fields), second] = &told(&log, Lost, "35").await[..] else { panic!() };
+    assert_eq!((*level, &*fields["message"]), (Level::WARN, "fencing token not compared"));
+    assert_eq!(&*fields["fence"], "35");
+    assert!(fields.contains_key("error"));
+    assert_eq!(*second, refused("fencing token not compared", &[]));
 }

@@ -30,6 +30,10 @@ use crate::{LeaderInfo, Leadership, NotLeading};
 /// is marked by a [`OneHop`], and what comes with a mark is answered here or refused, and never handed on. For HTTP that is
 /// `ForwardedOnce` of `buttress-http`, a header.
 ///
+/// # Errors
+///
+/// `Rejected`, as above; and whatever the inner service, or the leader's, fails with.
+///
 /// # Readiness
 ///
 /// The inner service's. The leader's is awaited in the response's future, under whatever limit there is further out.

@@ -1,14 +1,16 @@
 use std::{
+    error::Error,
     fmt, mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use buttress_core::{CloneService, Fence, FenceStore, FencingToken, RaiseError};
+use buttress_core::{CloneService, Fence, FenceStore, FencingToken, RaiseError, StaleFence};
 use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::field::display;
 
 use super::{Malformed, read, write};
 use crate::{Code, Refusal, grpc};
@@ -135,7 +137,8 @@ struct Rules {
 enum Why {
     Malformed,
     Missing,
-    Stale { highest: FencingToken },
+    Stale(StaleFence),
+    /// The store did not say.
     Unknown,
 }
 
@@ -268,14 +271,14 @@ impl Why {
     #[cold]
     fn of(error: &RaiseError, fence: FencingToken) -> Self {
         if let RaiseError::Stale(stale) = error {
-            tracing::debug!(%fence, highest = %stale.highest(), "stale fencing token refused");
-            return Self::Stale { highest: stale.highest() };
+            return Self::Stale(*stale);
         }
-        let error: &(dyn std::error::Error + 'static) = error;
-        tracing::warn!(%fence, error, "fencing token could not be compared");
+        let error: &(dyn Error + 'static) = error;
+        tracing::warn!(%fence, error, "fencing token not compared");
         Self::Unknown
     }
 
+    #[cold]
     fn response<B: Default>(self, rules: Rules, is_grpc: bool) -> Response<B> {
         let (status, code, text) = match self {
             Self::Malformed => {
@@ -284,16 +287,20 @@ impl Why {
             Self::Missing => {
                 (StatusCode::PRECONDITION_REQUIRED, Code::InvalidArgument, "no fencing token")
             }
-            Self::Stale { .. } => (rules.stale, Code::FailedPrecondition, "stale fencing token"),
+            Self::Stale(_) => (rules.stale, Code::FailedPrecondition, "stale fencing token"),
             Self::Unknown => {
                 (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, "fencing token not compared")
             }
         };
+        let stale = if let Self::Stale(stale) = self { Some(stale) } else { None };
+        let fence = stale.map(|stale| display(stale.token()));
+        let highest = stale.map(|stale| display(stale.highest()));
+        tracing::debug!(reason = text, fence, highest, "write refused");
         // No text in HTTP: nothing else is asked of a body than that it can be empty, and tonic's can be no more.
         let refusal = if is_grpc { Refusal::grpc(code, text) } else { Refusal::new(status, "") };
         let mut response = refusal.head().map(|()| B::default());
-        if let Self::Stale { highest } = self {
-            write(highest, response.headers_mut());
+        if let Some(stale) = stale {
+            write(stale.highest(), response.headers_mut());
         }
         response
     }
@@ -303,7 +310,7 @@ impl Why {
 mod tests {
     use std::{convert::Infallible, time::Duration};
 
-    use buttress_core::{Context as Ambient, FenceGuard, LeaseId, StaleFence};
+    use buttress_core::{Context as Ambient, FenceGuard, LeaseId};
     use buttress_test::{Act, Probe};
     use futures_util::{FutureExt, future::BoxFuture};
     use http::header::CONTENT_TYPE;

@@ -16,7 +16,8 @@ use super::{LEADERSHIP_FENCE, write};
 /// **What leaves under this header is this process's term, or nothing.** Whatever is there already is replaced, and
 /// taken off where there is no term: a server that hands on the headers of its callers must not hand on their tokens.
 /// A resource refuses what comes without a token ([`FencingLayer`](crate::FencingLayer)), and so it is not
-/// refused here: whether a request needs one is for the resource to know, which has reads as well.
+/// refused here: whether a request needs one is for the resource to know, which has reads as well. A client writes under
+/// one lease: of two of these layers around it, the inner one takes off what the outer one wrote.
 ///
 /// It makes no errors, its future and its readiness are the inner service's, and it allocates for the header alone.
 ///

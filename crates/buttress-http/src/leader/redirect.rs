@@ -112,6 +112,7 @@ where
     F: Fn() -> Option<Bytes>,
 {
     /// Sends clients to where `find` says that the leader is.
+    #[must_use]
     pub const fn new(find: F) -> Self {
         Self { find, retry_after: Duration::from_secs(1) }
     }
