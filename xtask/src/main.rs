@@ -12,6 +12,7 @@ mod loom;
 mod needs;
 mod report;
 mod rules;
+mod simulate;
 mod steps;
 mod workspace;
 
@@ -48,6 +49,17 @@ enum Task {
         #[arg(long)]
         record: bool,
     },
+
+    /// Simulate elections for longer than the tests do, and check that there are never two leaders
+    Simulate {
+        /// Go on until there were so many terms
+        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+        terms: u64,
+
+        /// Begin with this seed: what is found wrong names its own
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
 }
 
 fn main() -> ExitCode {
@@ -64,6 +76,7 @@ fn main() -> ExitCode {
         Task::Test { steps, .. } => test(&steps),
         Task::Bench { record: true } => bench::record(),
         Task::Bench { record: false } => bench::run(),
+        Task::Simulate { terms, seed } => simulate::run(terms, seed),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -109,7 +122,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or("error: bad arguments");
-    format!("{first}; see `cargo xtask help test`")
+    format!("{first}; see `cargo xtask help`")
 }
 
 #[cfg(test)]
