@@ -130,9 +130,10 @@ impl Report {
                 turns => &format!("{turns} turns"),
             };
             before = turns;
-            let whose = match maker {
-                "" => "nothing around it".to_owned(),
-                maker => format!("{maker}: {form}"),
+            let whose = match (maker, form) {
+                ("", "") => "nothing around it".to_owned(),
+                ("", form) => form.to_owned(),
+                _ => format!("{maker}: {form}"),
             };
             // Where the machine was not left alone for long enough, they are not known.
             let ns = if ns.is_empty() { String::new() } else { short(number(ns)?) };

@@ -6,6 +6,7 @@ use std::{
     future::{Future, Pending, Ready, pending, ready},
     hint::black_box,
     pin::Pin,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     task::{Context, Poll},
 };
 
@@ -30,6 +31,10 @@ pub(crate) struct Hangs;
 /// Answers at once, after so many turns of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Works(pub(crate) u32);
+
+/// The same, and counts it in a word that all threads share: the least that whatever is exact has to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts(pub(crate) Works);
 
 /// What [`Fails`] says.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +67,7 @@ macro_rules! service {
 
 service!(Answers, Ready<Result<u64, Failure>>, |_, n| ready(Ok(n)));
 service!(Works, Ready<Result<u64, Failure>>, |works: Self, n| ready(Ok(works.work(n))));
+service!(Counts, Ready<Result<u64, Failure>>, |counts: Self, n| ready(Ok(counts.count(n))));
 service!(Waits, Second, |_, answer| Second { answer, polled: false });
 service!(Fails, Ready<Result<u64, Failure>>, |_, _| ready(Err(Failure)));
 service!(Hangs, Pending<Result<u64, Failure>>, |_, _| pending());
@@ -69,6 +75,14 @@ service!(Hangs, Pending<Result<u64, Failure>>, |_, _| pending());
 impl Works {
     fn work(self, request: u64) -> u64 {
         (0..self.0).fold(request, |n, turn| black_box(n.wrapping_mul(31) ^ u64::from(turn)))
+    }
+}
+
+impl Counts {
+    fn count(self, request: u64) -> u64 {
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        CALLS.fetch_add(1, Relaxed);
+        self.0.work(request)
     }
 }
 

@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    inner::{Answers, Fails, Failure, Hangs, Waits, Works},
+    inner::{Answers, Counts, Fails, Failure, Hangs, Waits, Works},
     path,
     subject::{
         End::{Answer, Refusal},
@@ -69,6 +69,7 @@ pub(crate) fn shared(inner: Works) -> Vec<[Subject; 2]> {
     let by_calls = BreakerSettings::default().window(Window::calls(100));
     vec![
         pair(NOBODY, &inner),
+        pair(("", "one word that counts"), &Counts(inner)),
         pair((OURS, "breaker"), &breaker(by_calls).layer(inner)),
         pair((OURS, "bulkhead"), &bulkhead(1000).layer(inner)),
         pair((OURS, "stack"), &stack(inner)),

@@ -36,8 +36,9 @@ const OWN: f64 = 0.9;
 /// well have it more often.
 const COMMON: f64 = 0.6;
 
-/// Turns of work in the service inside: none, what decodes a small message, and what makes a small page.
-pub(crate) const WORK: [u32; 3] = [0, 150, 1600];
+/// Turns of work in the service inside: none, what decodes a small message, and what makes a small page. A turn takes
+/// about a nanosecond.
+pub(crate) const WORK: [u32; 3] = [0, 300, 3200];
 
 /// Two clones of one service.
 pub(crate) fn pair<S>(who: (&'static str, &'static str), service: &S) -> [Subject; 2]
