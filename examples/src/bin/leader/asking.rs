@@ -30,6 +30,7 @@ pub(crate) async fn ask(client: Client, fronts: Fronts, history: Shared) {
         tick.tick().await;
         let Some(front) = fronts.lock().unwrap()[turn % CANDIDATES] else { continue };
         let (client, history) = (client.clone(), history.clone());
+        history.lock().unwrap().asked += 1;
         tokio::spawn(async move {
             let fence = write(&client, front).await.ok();
             history.lock().unwrap().answers.push(Answer { came: now(), fence });

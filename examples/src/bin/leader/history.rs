@@ -22,6 +22,9 @@ pub(crate) struct History {
     /// In the order in which they were heard of.
     pub(crate) terms: Vec<Term>,
     pub(crate) faults: Vec<Fault>,
+    /// How many writes were asked for.
+    pub(crate) asked: usize,
+    /// What came of them.
     pub(crate) answers: Vec<Answer>,
     /// What the ledger took, in its order.
     pub(crate) written: Vec<Write>,
@@ -182,6 +185,11 @@ impl History {
 
     fn term(&mut self, candidate: usize, fence: u64) -> Option<&mut Term> {
         self.terms.iter_mut().rev().find(|term| (term.candidate, term.fence) == (candidate, fence))
+    }
+
+    /// Writes that were asked for and have no answer yet.
+    pub(crate) fn under_way(&self) -> usize {
+        self.asked - self.answers.len()
     }
 
     /// Who believes to lead at `now`, if anybody does.

@@ -71,9 +71,13 @@ impl Process {
         self.child.kill().await
     }
 
-    /// Has it end in its own way, and waits until it is gone.
-    pub(crate) async fn stop(mut self) -> io::Result<()> {
-        drop(self.stdin.take());
+    /// Has it end in its own way.
+    pub(crate) fn end(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits until it has ended, for as long as that may take.
+    pub(crate) async fn ended(mut self) -> io::Result<()> {
         match time::timeout(PATIENCE, self.child.wait()).await {
             Ok(ended) => ended.map(drop),
             Err(_) => self.kill().await,

@@ -89,12 +89,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Does something bad to the leader, at the worst of times: it has just renewed its lease.
+    /// Does something bad to the leader, at the worst of times: it has just renewed its lease, and is at work.
     pub(crate) async fn break_leader(&mut self, kind: Kind) -> Result<Fault, BoxError> {
         let asked = now();
         let fresh = move |history: &History| {
             let term = history.leading(now())?;
-            (term.renewed > asked).then_some((term.candidate, term.fence))
+            let is_worst = term.renewed > asked && history.under_way() > 2;
+            is_worst.then_some((term.candidate, term.fence))
         };
         let (candidate, fence) = self.until("a leader that renews its lease", fresh).await?;
         let fault = Fault { kind, candidate, fence, at: now(), healed: None };
@@ -152,9 +153,12 @@ impl Stage {
     /// Ends everything: in its own way if all went well.
     pub(crate) async fn close(mut self, is_well: bool) -> History {
         self.asking.abort();
-        for process in self.candidates.iter_mut().filter_map(Option::take) {
+        let mut candidates: Vec<_> = self.candidates.iter_mut().filter_map(Option::take).collect();
+        // All at once, or the next one would lead for a moment.
+        candidates.iter_mut().for_each(Process::end);
+        for process in candidates {
             // An error means that it is gone already.
-            let _ = if is_well { process.stop().await } else { process.kill().await };
+            let _ = if is_well { process.ended().await } else { process.kill().await };
         }
         // What they said last is on its way.
         for listening in self.listening {

@@ -48,7 +48,7 @@ pub(crate) fn table(history: &History) -> String {
         .map(|term| format!("{} {}", name(term.candidate), term.fence))
         .collect();
     line("\nleaders and their fences", fences.join(", "));
-    line("writes asked for once, and answered", format!("{}, {answered}", history.answers.len()));
+    line("writes asked for once, and answered", format!("{}, {answered}", history.asked));
     line("writes in the ledger", history.written.len().to_string());
     line("  with a fence less than the one before", history.decreases().to_string());
     line("overlaps (two leaders at a time)", history.overlaps().len().to_string());
