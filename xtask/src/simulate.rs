@@ -20,7 +20,8 @@ pub(crate) fn run(terms: u64, seed: u64) -> Result<(), String> {
     if told.is_empty() {
         return Err("no simulation ran".to_owned());
     }
-    let told: Vec<_> = told.iter().map(|(what, terms)| format!("{terms} terms of {what}")).collect();
+    let told: Vec<_> =
+        told.iter().map(|(what, terms)| format!("{terms} terms of {what}")).collect();
     println!("\nnothing is wrong in {}, with seeds from {seed} on", told.join(", "));
     Ok(())
 }

@@ -29,6 +29,7 @@ fn the_mark_is_the_greatest_token_whoever_comes_last() {
     });
 }
 
+// LDR-02
 #[test]
 fn nobody_is_admitted_after_somebody_with_a_greater_token() {
     loom::model(|| {

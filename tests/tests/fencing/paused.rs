@@ -84,7 +84,7 @@ impl Process {
     }
 }
 
-// etcd-io/etcd#11457, awslabs/amazon-dynamodb-lock-client#62
+// LDR-02
 #[tokio::test]
 async fn what_a_leader_had_in_hand_as_it_stood_still_is_refused_after_the_next_one_wrote() {
     let (resource, written) = resource().await;

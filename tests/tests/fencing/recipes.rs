@@ -142,6 +142,7 @@ fn the_row_has_what_the_newest_leader_wrote() {
     assert_eq!(row.unwrap(), (3400, 34));
 }
 
+// LDR-02
 #[test]
 fn however_old_and_new_writers_race_what_is_accepted_never_decreases() {
     const WRITERS: i64 = 4;

@@ -37,7 +37,8 @@ use crate::{Refusal, chain::peel, grpc};
 ///
 /// An **address** is `host`, `host:port`, or one of them after `http://` or `https://`: nothing else, no path and no
 /// user. Without a scheme it stays the one that the client came by (`Location: //host:port/path`). With 307 the client
-/// repeats method and body.
+/// repeats method and body. The path is the one that gets here: put the layer outside of what takes a part off it, as
+/// axum's `nest` does.
 ///
 /// gRPC's clients follow nothing. A request of `content-type` `application/grpc` gets its refusal as it is, to become
 /// an UNAVAILABLE, with a pushback where nobody leads.
@@ -252,9 +253,12 @@ fn location(address: &[u8], path: &PathAndQuery) -> Option<HeaderValue> {
     // `*`, as of `OPTIONS`, is nowhere.
     path.as_str().starts_with('/').then_some(())?;
     let address = from_utf8(address).ok()?;
-    let bare = ["http://", "https://"].into_iter().find_map(|scheme| address.strip_prefix(scheme));
-    let scheme = bare.map_or("", |bare| &address[..address.len() - bare.len() - 2]);
-    let authority: Authority = bare.unwrap_or(address).parse().ok()?;
+    let (scheme, authority) = match address.split_once("//") {
+        Some((scheme @ ("http:" | "https:"), authority)) => (scheme, authority),
+        Some(_) => return None,
+        None => ("", address),
+    };
+    let authority: Authority = authority.parse().ok()?;
     let port = authority.as_str().strip_prefix(authority.host())?;
     let is_port =
         |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok();
