@@ -36,6 +36,10 @@ pub(crate) struct Works(pub(crate) u32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts(pub(crate) Works);
 
+/// Answers at once, with what a function makes of the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Does<F>(pub(crate) F);
+
 /// What [`Fails`] says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure;
@@ -71,6 +75,20 @@ service!(Counts, Ready<Result<u64, Failure>>, |counts: Self, n| ready(Ok(counts.
 service!(Waits, Second, |_, answer| Second { answer, polled: false });
 service!(Fails, Ready<Result<u64, Failure>>, |_, _| ready(Err(Failure)));
 service!(Hangs, Pending<Result<u64, Failure>>, |_, _| pending());
+
+impl<F: FnMut(u64) -> u64> Service<u64> for Does<F> {
+    type Response = u64;
+    type Error = Failure;
+    type Future = Ready<Result<u64, Failure>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: u64) -> Self::Future {
+        ready(Ok((self.0)(request)))
+    }
+}
 
 impl Works {
     fn work(self, request: u64) -> u64 {

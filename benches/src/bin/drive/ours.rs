@@ -1,21 +1,23 @@
 //! Our layers, alone and stacked.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use buttress::{
     Backoff, Breaker, BreakerLayer, BreakerSettings, Budget, Bulkhead, BulkheadLayer,
-    BulkheadSettings, Cause, DeadlineLayer, FallbackLayer, FixedLimit, RetryLayer, Shed, ShedLayer,
-    ShedSettings, Standard, TimeoutLayer, Window,
+    BulkheadSettings, Cause, DeadlineLayer, Elector, FallbackLayer, FixedLimit, Leadership,
+    LeadershipLayer, LeaseConfig, LeaseName, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
+    TimeoutLayer, Window,
+    leadership::{LeaseClock, MemoryStore, Standing},
 };
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    inner::{Answers, Counts, Fails, Failure, Hangs, Waits, Works},
+    inner::{Answers, Counts, Does, Fails, Failure, Hangs, Waits, Works},
     path,
     subject::{
         End::{Answer, Refusal},
-        OURS, Subject, full, open,
+        OURS, Subject, full, open, runtime,
     },
     threads::pair,
 };
@@ -39,6 +41,10 @@ pub(crate) fn subjects() -> Vec<Subject> {
     let slow = BreakerSettings::default().slow_call(ATTEMPT / 2);
     let opens = by_calls.clone().open(HOUR).open_max(HOUR);
 
+    let clock = LeaseClock::system();
+    let (asked, entered) = (leads(), leads());
+    let leadership = LeadershipLayer::new(leads());
+
     vec![
         Subject::new(path::BARE, NOBODY, Answer, || Answers),
         Subject::new(path::BARE_WAITS, NOBODY, Answer, || Waits),
@@ -60,6 +66,14 @@ pub(crate) fn subjects() -> Vec<Subject> {
         Subject::new(path::SHED, ours(""), Answer, || shed(1000).layer(Answers)),
         Subject::new(path::SHEDDING, ours(""), Refusal, || full(shed(1).layer(Hangs))),
         Subject::new(path::FALLBACK, ours(""), Answer, || fallback.layer(Answers)),
+        Subject::new(path::CLOCK, NOBODY, Answer, || Does(move |_| clock.now().as_nanos())),
+        Subject::new(path::LEADS, ours(""), Answer, || {
+            Does(move |_| asked.check().expect("it leads").get())
+        }),
+        Subject::new(path::ENTERS, ours(""), Answer, || {
+            Does(move |_| entered.admit(TOTAL).expect("it leads").fence().get())
+        }),
+        Subject::new(path::LEADERSHIP, ours(""), Answer, || leadership.layer(Answers)),
         Subject::new(path::STACK, ours("six layers"), Answer, || stack(Answers)),
         Subject::new(path::STACK_WAITS, ours("six layers"), Answer, || stack(Waits)),
     ]
@@ -89,6 +103,24 @@ fn shed(limit: usize) -> ShedLayer {
     // Nobody waits: what finds no place is refused.
     let settings = ShedSettings::default().max_queue(0);
     ShedLayer::new(Shed::new(limit, settings).expect("the settings are sound"))
+}
+
+/// A process that leads. Its lease is so long that nothing else happens.
+fn leads() -> Leadership {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let name = LeaseName::new("benches").expect("it is a name");
+    let config = LeaseConfig::new(name).lease_duration(DAY).renew_interval(DAY / 4);
+    let elector = Elector::new(MemoryStore::new(), config).expect("the settings are sound");
+    let leadership = elector.leadership();
+    let runtime = runtime();
+    runtime.block_on(async {
+        mem::forget(elector.spawn());
+        let leads = |standing: &Standing| standing.term.is_some();
+        leadership.watch().wait_for(leads).await.expect("the elector runs");
+    });
+    // Dropped, it would end the term.
+    mem::forget(runtime);
+    leadership
 }
 
 /// All six, at the defaults of `Standard`, and a fallback.
