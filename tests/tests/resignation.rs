@@ -1,5 +1,5 @@
-//! How long it takes until somebody leads who can, when what the leader calls hangs: with real layers, and a store that
-//! wakes nobody.
+//! How long it takes until somebody leads who can, when what the leader calls hangs: with real layers, and
+//! a store that wakes nobody.
 
 use std::{
     sync::{

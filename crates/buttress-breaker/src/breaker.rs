@@ -424,9 +424,9 @@ impl Default for Breaker {
 
 /// Closed is healthy, half-open degraded, open unhealthy.
 ///
-/// It is unknown where no call tells: closed, before any call has ended that says how well the callee is; once the open
-/// time is over, until somebody asks; and while it is [forced open](Self::force_open), which is somebody's
-/// will. (Forced closed, it is as well as one that is closed: whoever forces it says so.)
+/// It is unknown where no call tells: closed, before any call has ended that says how well the callee is;
+/// once the open time is over, until somebody asks; and while it is [forced open](Self::force_open), which
+/// is somebody's will. (Forced closed, it is as well as one that is closed: whoever forces it says so.)
 impl HealthSignal for Breaker {
     fn sample(&self, now: Instant) -> Reading {
         let kind = &self.shared.kind;

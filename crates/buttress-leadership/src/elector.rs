@@ -20,7 +20,7 @@ use crate::{
     AcquireOutcome, AcquireRequest, BootTime, Changes, DegradedBy, Event, FencingToken, LeaderTerm,
     Leadership, LeaseClock, LeaseConfig, LeaseRecord, LeaseStore, Operation, ReleaseOutcome,
     ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason, RuntimeLag, State,
-    StoreError, TermEnd,
+    StoreCapabilities, StoreError, TermEnd,
     gate::{Shut, Term},
     interlock::Interlock,
     leadership::Shared,
@@ -365,9 +365,10 @@ impl<S: LeaseStore> Driver<S> {
             (work_on.is_some() && deadline < Duration::MAX).then(|| Interlock::new(deadline, now));
         let probe = (is_probed || interlock.is_some())
             .then(|| leadership.shared.probe.spawn(&runtime, &leadership.shared));
-        let machine = Machine::new(&config, store.capabilities().watch, now);
+        let StoreCapabilities { watch, expiry, .. } = store.capabilities();
+        let machine = Machine::new(&config, watch, now);
         leadership.shared.counters.running.store(1, Relaxed);
-        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime));
+        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime, expiry));
         Self {
             changes: Some(store.changes(&config.name)),
             store,

@@ -107,8 +107,8 @@ pub enum Event {
         /// The term's token.
         fence: FencingToken,
     },
-    /// The leader would have left for that signal, but the last leaders have as well: whatever it tells of is ill with
-    /// everybody. Somebody should look after it.
+    /// The leader would have left for that signal, but the last leaders have as well: whatever it tells of
+    /// is ill with everybody. Somebody should look after it.
     CorrelatedFailure {
         /// The term's token.
         fence: FencingToken,

@@ -200,8 +200,8 @@ impl Leadership {
         self.look(Duration::ZERO).ok()
     }
 
-    /// Whether this process leads although it should not, at this instant: nobody else does, or all are as ill. See
-    /// [`ResignPolicy`](crate::ResignPolicy#a-degraded-term).
+    /// Whether this process leads although it should not, at this instant: nobody else does, or all are as
+    /// ill. See [`ResignPolicy`](crate::ResignPolicy#a-degraded-term).
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.shared.is_degraded.load(Relaxed) && self.is_leader()

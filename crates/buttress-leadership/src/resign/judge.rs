@@ -1,6 +1,7 @@
 //! Whether a leader stays, and whether a candidate stands: a function of what signals have said, and when.
 //!
-//! It knows no clock, no signal and no store. It is told readings, terms and vacancies; it tells what follows.
+//! It knows no clock, no signal and no store. It is told readings, terms and vacancies; it tells what
+//! follows.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,9 +11,9 @@ use tokio::time::Instant;
 use super::DegradedBy;
 use crate::planted::{Plant, is_planted};
 
-/// A signal that was unhealthy for half of this, and became so more than once, is unhealthy also while it says that it is
-/// not. Long enough for some turns of a breaker that opens for 5 s, short enough for a leader to leave before anybody is
-/// woken.
+/// A signal that was unhealthy for half of this, and became so more than once, is unhealthy also while it
+/// says that it is not. Long enough for some turns of a breaker that opens for 5 s, short enough for a
+/// leader to leave before anybody is woken.
 const FLAPS: Duration = Duration::from_secs(60);
 /// An outage that is over is one time.
 const TIMES: usize = 2;
@@ -71,7 +72,8 @@ pub(crate) enum Candidacy {
 #[derive(Debug, Default)]
 struct Streak {
     last: Option<Last>,
-    /// For how long it has been unhealthy, without the time for which it was unknown. `None` once it is healthy.
+    /// For how long it has been unhealthy, without the time for which it was unknown. `None` once it is
+    /// healthy.
     ill: Option<Duration>,
     well_since: Option<Instant>,
     /// When in the last while it said that it was unhealthy, oldest first.
@@ -255,7 +257,8 @@ impl Streak {
         self.last = Some(Last { at: now, said, health });
     }
 
-    /// Adds up for how long it has been unhealthy: as it was before until it `turned`, and as it is from then on.
+    /// Adds up for how long it has been unhealthy: as it was before until it `turned`, and as it is from
+    /// then on.
     fn count(&mut self, last: Last, turned: Instant, now: Instant, health: Health) {
         let runs = |health| matches!(health, Health::Unhealthy | Health::Degraded);
         if let Some(ill) = self.ill.as_mut().filter(|_| runs(last.health)) {

@@ -1,18 +1,20 @@
 //! Who has led lately, and why it ended: kept with the lease, for those who come after.
 //!
-//! From what happens to itself nobody knows whether a dependency is ill or only out of one's own reach. From what has
-//! happened to others it does. So each leader writes its term down in the [memo](crate::LeaseRecord::memo), which
-//! outlives it.
+//! From what happens to itself nobody knows whether a dependency is ill or only out of one's own reach.
+//! From what has happened to others it does. So each leader writes its term down in the
+//! [memo](crate::LeaseRecord::memo), which outlives it.
 //!
-//! All instants are of the store's clock: those of two processes cannot be compared.
+//! All instants are of one clock, the store's. Where it has none for all, since each candidate observes for
+//! itself when a lease is over, they are of the wall clocks: those are near enough to tell what is long
+//! ago, and no measure.
 //!
 //! ```text
 //! terms 1
 //! fence TAB started TAB ended or - TAB reason TAB holder TAB signal
 //! ```
 //!
-//! Identities and names have no control characters, so that nothing has to be escaped. What does not look like this is
-//! somebody else's, or of a later version: then nothing is known.
+//! Identities and names have no control characters, so that nothing has to be escaped. What does not look
+//! like this is somebody else's, or of a later version: then nothing is known.
 
 use std::{collections::VecDeque, fmt::Write as _, time::Duration};
 
@@ -92,8 +94,8 @@ impl TermLog {
         };
     }
 
-    /// Whether the last `holders` leaders before the present one, all different, left for that signal, and none of them
-    /// longer ago than `window`.
+    /// Whether the last `holders` leaders before the present one, all different, left for that signal, and
+    /// none of them longer ago than `window`.
     pub(super) fn is_correlated(
         &self,
         signal: &str,
@@ -106,7 +108,8 @@ impl TermLog {
             if seen.contains(&&*term.holder) {
                 continue;
             }
-            let is_lately = term.ended.is_some_and(|ended| now.since(ended) < window);
+            let lately = |ended: StoreTime| now.since(ended).max(ended.since(now)) < window;
+            let is_lately = term.ended.is_some_and(lately);
             if !is_lately || term.reason != UNHEALTHY || term.signal != signal {
                 return false;
             }
@@ -209,7 +212,10 @@ mod tests {
             "what counts is the last"
         );
         assert!(is(&[("a", db.clone()), ("b", db.clone())], 659));
-        assert!(!is(&[("a", db.clone()), ("b", db)], 660), "too long ago");
+        assert!(!is(&[("a", db.clone()), ("b", db.clone())], 660), "too long ago");
+        let mut before = log(&[("a", db.clone()), ("b", db.clone())]);
+        before.0.iter_mut().for_each(|term| term.ended = term.ended.map(|_| at(100_000)));
+        assert!(!before.is_correlated("db", at(9), WINDOW, 2), "of a clock that was set back");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! How a leader leaves by itself: what it is told to look at, what follows from that, and what others have to know.
+//! How a leader leaves by itself: what it is told to look at, what follows from that, and what others have
+//! to know.
 
 mod judge;
 mod log;

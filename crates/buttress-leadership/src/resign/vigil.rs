@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use buttress_core::{BoxError, Health, HealthSignal, Reading, edge};
@@ -18,7 +18,8 @@ use super::{
     policy::{Ask, CORRELATED_HOLDERS, LEAST_HOLD, Signal, Source},
 };
 use crate::{
-    Identity, LeaseConfig, LeaseRecord, ResignReason, StoreTime,
+    Expiry, Identity, LeaseConfig, LeaseRecord, ResignReason, StoreTime,
+    clock::nanos,
     planted::{Plant, is_planted},
 };
 
@@ -30,8 +31,8 @@ pub(crate) struct Vigil {
     watched: Vec<Watched>,
     judge: Judge,
     log: TermLog,
-    /// The store's time as it was told last, and when that was.
-    store_time: (StoreTime, Instant),
+    /// The store's time as it was told last, and when that was. `None` where it has none for all.
+    store_time: Option<(StoreTime, Instant)>,
     /// When to look again.
     next: Instant,
 }
@@ -74,7 +75,12 @@ struct Asked {
 
 impl Vigil {
     /// Readiness functions are called on that runtime.
-    pub(crate) fn new(policy: ResignPolicy, config: &LeaseConfig, runtime: &Handle) -> Self {
+    pub(crate) fn new(
+        policy: ResignPolicy,
+        config: &LeaseConfig,
+        runtime: &Handle,
+        expiry: Expiry,
+    ) -> Self {
         let ResignPolicy { settings, signals } = policy;
         let rules = Rules {
             resign_after: settings.resign_after.unwrap_or(LEAST_HOLD),
@@ -97,7 +103,7 @@ impl Vigil {
             watched,
             judge,
             log: TermLog::default(),
-            store_time: (StoreTime::default(), now),
+            store_time: (expiry != Expiry::Observed).then(|| (StoreTime::default(), now)),
             next: now,
             settings,
         }
@@ -182,19 +188,21 @@ impl Vigil {
     pub(crate) fn heard(&mut self, record: Option<&LeaseRecord>) {
         let now = edge::now();
         self.judge.saw(now, record.and_then(LeaseRecord::leader).is_none());
-        if let Some(record) = record {
-            self.store_time = (record.store_now, now);
+        if let (Some(record), Some(time)) = (record, &mut self.store_time) {
+            *time = (record.store_now, now);
         }
         self.look_soon();
     }
 
-    /// A term of this process begins, by that record. What is to be left with the lease, and why it is degraded, if it
-    /// is.
+    /// A term of this process begins, by that record. What is to be left with the lease, and why it is
+    /// degraded, if it is.
     pub(crate) fn started(&mut self, record: &LeaseRecord) -> (Bytes, Option<DegradedBy>) {
         let degraded = self.judge.term_started(edge::now());
         self.log = TermLog::parse(&record.memo);
-        self.log.begin(record.fence, &self.me, record.acquired_at);
-        if self.settings.resign_after.is_none() {
+        let is_measured = self.store_time.is_some();
+        let started = if is_measured { record.acquired_at } else { self.store_now(edge::now()) };
+        self.log.begin(record.fence, &self.me, started);
+        if self.settings.resign_after.is_none() && is_measured {
             let measured = self.log.hand_over().unwrap_or_default();
             self.judge.hold(measured.clamp(LEAST_HOLD, self.lease.max(LEAST_HOLD)));
         }
@@ -221,12 +229,16 @@ impl Vigil {
         self.look_soon();
     }
 
-    /// The store's time, as far as it can be known.
+    /// The time by the clock of the log, as far as it can be known.
     fn store_now(&self, now: Instant) -> StoreTime {
-        let (told, at) = self.store_time;
-        let since = now.saturating_duration_since(at);
-        let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        StoreTime::from_nanos(told.as_nanos().saturating_add(nanos))
+        let (told, since) = match self.store_time {
+            Some((told, at)) => (told, now.saturating_duration_since(at)),
+            None => {
+                let wall = edge::wall().duration_since(SystemTime::UNIX_EPOCH);
+                (StoreTime::default(), wall.unwrap_or_default())
+            }
+        };
+        StoreTime::from_nanos(told.as_nanos().saturating_add(nanos(since)))
     }
 }
 

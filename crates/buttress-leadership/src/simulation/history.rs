@@ -447,8 +447,8 @@ impl History {
         says.collect()
     }
 
-    /// A leader leaves when it has been ill for so long, its term is so old, and it has not left too often; and not where
-    /// two others have just left. Then it stays away for a while.
+    /// A leader leaves when it has been ill for so long, its term is so old, and it has not left too often;
+    /// and not where two others have just left. Then it stays away for a while.
     fn resignations(&self, promises: &Promises, terms: &[Term]) -> Vec<String> {
         let resigned = self.resigned();
         let policy = &promises.policy;

@@ -11,8 +11,10 @@ use std::{
 
 use buttress_core::{BoxError, Health, HealthSignal, Reading, Reason, Rejected, edge};
 use buttress_leadership::{
-    DegradedBy, Elector, Event, LeadershipLayer, LeaseStore, OnDegraded, Operation, ResignPolicy,
-    ResignReason, SignalRole, TermEnd,
+    AcquireOutcome, AcquireRequest, DegradedBy, Elector, Event, Expiry, LeadershipLayer, LeaseName,
+    LeaseRecord, LeaseStore, MemoryStore, OnDegraded, Operation, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, RenewRequest, ResignPolicy, ResignReason, SignalRole, StoreCapabilities,
+    StoreError, StoreTime, TermEnd,
 };
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
@@ -301,24 +303,22 @@ async fn where_all_are_ill_one_leads_as_the_last_resort_and_stays() {
     assert_eq!(leadership.metrics().degradations, 1);
 }
 
+/// Lets whoever leads be ill, and nobody else: it is in the work.
+fn poisoned<S: LeaseStore>(elector: Elector<S>) -> Elector<S> {
+    let leadership = elector.leadership();
+    let poisoned = move |_: Instant| {
+        let health = if leadership.is_leader() { Health::Unhealthy } else { Health::Healthy };
+        Reading { health, since: None }
+    };
+    let ready = || async { Ok::<_, BoxError>(()) };
+    let policy = ResignPolicy::new().readiness("ready", ready).critical("work", poisoned);
+    elector.resign_when(policy).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn for_what_two_others_left_nobody_leaves() {
     let store = store();
-    // Whoever leads is ill, and nobody else: it is in the work.
-    let candidate = || {
-        let ready = || async { Ok::<_, BoxError>(()) };
-        Candidate::with(&store, config(), |elector: Elector<Store>| {
-            let leadership = elector.leadership();
-            let poisoned = move |_: Instant| {
-                let health =
-                    if leadership.is_leader() { Health::Unhealthy } else { Health::Healthy };
-                Reading { health, since: None }
-            };
-            let policy = ResignPolicy::new().readiness("ready", ready).critical("work", poisoned);
-            elector.resign_when(policy).unwrap()
-        })
-    };
-    let many: Vec<_> = (0..3).map(|_| candidate()).collect();
+    let many: Vec<_> = (0..3).map(|_| Candidate::with(&store, config(), poisoned)).collect();
     sleep(secs(3600)).await;
     let left: usize = many.iter().map(|one| one.leadership.metrics().resignations as usize).sum();
     assert_eq!(left, 2);
@@ -329,6 +329,73 @@ async fn for_what_two_others_left_nobody_leaves() {
     let memo = String::from_utf8(record.memo.to_vec()).unwrap();
     let ends: Vec<_> = memo.lines().skip(1).map(|line| line.split('\t').nth(3).unwrap()).collect();
     assert_eq!(ends, ["unhealthy", "unhealthy", "-"], "as it is kept with the lease");
+}
+
+/// A store that has no clock for all: what a process is told is by its own.
+struct NoClock {
+    store: MemoryStore,
+    ahead: Duration,
+}
+
+impl NoClock {
+    fn ours(&self, mut record: LeaseRecord) -> LeaseRecord {
+        let LeaseRecord { acquired_at, renewed_at, expires_at, store_now, .. } = &mut record;
+        for time in [acquired_at, renewed_at, expires_at, store_now] {
+            let ahead = u64::try_from(self.ahead.as_nanos()).unwrap();
+            *time = StoreTime::from_nanos(time.as_nanos() + ahead);
+        }
+        record
+    }
+}
+
+impl LeaseStore for NoClock {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities::new(Expiry::Observed)
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
+        Ok(match self.store.acquire(request).await? {
+            AcquireOutcome::Acquired(record) => AcquireOutcome::Acquired(self.ours(record)),
+            AcquireOutcome::Held(record) => AcquireOutcome::Held(self.ours(record)),
+        })
+    }
+
+    async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, StoreError> {
+        Ok(match self.store.renew(request).await? {
+            RenewOutcome::Renewed(record) => RenewOutcome::Renewed(self.ours(record)),
+            RenewOutcome::Lost(record) => {
+                RenewOutcome::Lost(record.map(|record| self.ours(record)))
+            }
+        })
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.store.release(request).await
+    }
+
+    async fn inspect(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, StoreError> {
+        Ok(self.store.inspect(name).await?.map(|record| self.ours(record)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clocks_of_two_processes_are_not_compared() {
+    edge::set_wall(std::time::SystemTime::UNIX_EPOCH + secs(1_000_000_000));
+    let store = MemoryStore::new().without_watch();
+    let candidate = |days: u64| {
+        let store = NoClock { store: store.clone(), ahead: secs(days * 86_400) };
+        poisoned(Elector::new(store, config()).unwrap()).spawn()
+    };
+    let many = [candidate(0), candidate(7), candidate(700)];
+    sleep(secs(3600)).await;
+    let left = many.iter().map(|one| one.leadership().metrics().resignations);
+    assert_eq!(left.sum::<u64>(), 2, "it is seen that two have left");
+    let record = store.inspect(&name()).await.unwrap().unwrap();
+    let memo = String::from_utf8(record.memo.to_vec()).unwrap();
+    for line in memo.lines().skip(1) {
+        let started: u64 = line.split('\t').nth(1).unwrap().parse().unwrap();
+        assert!((1_000_000_000..1_000_003_600).contains(&(started / 1_000_000_000)), "{memo}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
