@@ -1,6 +1,7 @@
-//! The store against the rules, against files that are none, and against other processes.
+//! The store against the rules, against files that are none, against other processes, and in elections.
 #![cfg(target_os = "linux")]
 
+mod elections;
 mod files;
 mod folder;
 mod processes;
