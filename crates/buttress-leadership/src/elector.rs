@@ -878,15 +878,7 @@ impl<S: LeaseStore> Driver<S> {
                 _ => None,
             };
         }
-        let counters = &self.leadership.shared.counters;
-        count(&counters.terms_ended);
-        match &end {
-            TermEnd::Lost { .. } => count(&counters.lost),
-            TermEnd::ExpiredLocally => count(&counters.expired),
-            TermEnd::Resigned(_) => count(&counters.resigned),
-            TermEnd::ClockAnomaly => count(&counters.anomalies),
-            TermEnd::StorePanicked | TermEnd::Dropped => {}
-        }
+        self.shared().counters.ended(&end);
         tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %end, "term ended");
         self.tell(Event::TermEnded { fence, end });
         if self.is_once {
@@ -922,6 +914,8 @@ impl<S: LeaseStore> Driver<S> {
     }
 
     fn show_state(&self) {
+        let until = self.machine.cools_until().map_or(0, BootTime::as_nanos);
+        self.shared().counters.cools_until.store(until, Relaxed);
         self.shared().state(self.machine.state());
     }
 
@@ -951,8 +945,9 @@ impl<S> Drop for Driver<S> {
         // It is told of until it is told to have ended.
         let untold = shared.standing.borrow().term;
         if let Some(fence) = untold {
-            count(&shared.counters.terms_ended);
-            let event = Event::TermEnded { fence, end: TermEnd::Dropped };
+            let end = TermEnd::Dropped;
+            shared.counters.ended(&end);
+            let event = Event::TermEnded { fence, end };
             if let Some(observer) = &mut self.observer {
                 // It may be its own panic that drops us.
                 let _ = catch_unwind(AssertUnwindSafe(|| observer(&event)));

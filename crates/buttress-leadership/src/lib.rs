@@ -134,7 +134,8 @@ pub use self::{
     lock::{Lock, LockGuard, NoAnswer},
     memory::MemoryStore,
     metrics::{
-        LeadershipMetrics, OperationMetrics, RequestMetrics, Standing, Status, StoreMetrics,
+        LeadershipMetrics, OperationMetrics, RequestMetrics, ResignationMetrics, Standing, Status,
+        StoreMetrics,
     },
     name::{Identity, LeaseName},
     permit::{LeaderTerm, TermPermit},

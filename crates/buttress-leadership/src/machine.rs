@@ -288,6 +288,14 @@ impl Machine {
         }
     }
 
+    /// Until when it does not stand, if it cools down and knows.
+    pub(crate) const fn cools_until(&self) -> Option<BootTime> {
+        match self.phase {
+            Phase::Cooling { until, .. } => Some(until),
+            _ => None,
+        }
+    }
+
     /// What has happened since the last time.
     pub(crate) fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)

@@ -4,8 +4,8 @@ use std::{
 };
 
 use crate::{
-    BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, Operation, SignalStatus, State,
-    clock::nanos,
+    BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, Operation, ResignReason,
+    SignalStatus, State, TermEnd, clock::nanos,
 };
 
 /// What is known of an election at one instant. See [`Leadership::status`](crate::Leadership::status).
@@ -55,6 +55,10 @@ pub struct Standing {
 pub struct LeadershipMetrics {
     /// Whether the elector runs.
     pub running: bool,
+    /// What it is doing.
+    pub state: State,
+    /// For how long it does not stand still, since it left by itself.
+    pub cooldown_remaining: Option<Duration>,
     /// Whether this process leads, at this instant.
     pub is_leader: bool,
     /// The token of its term, if it leads.
@@ -77,10 +81,16 @@ pub struct LeadershipMetrics {
     pub lease_losses: u64,
     /// Of those, the ones that ended for want of an answer.
     pub local_expirations: u64,
-    /// Of those, the ones that the leader gave up by itself.
+    /// Of those, the ones that the leader gave up by itself, a shutdown among them.
     pub resignations: u64,
-    /// Of those, the ones that ended as the clocks disagreed.
+    /// And why.
+    pub resigned_for: ResignationMetrics,
+    /// Of those that ended, the ones that did as the clocks disagreed.
     pub clock_anomalies: u64,
+    /// The ones that did as the store's code panicked.
+    pub store_panics: u64,
+    /// The ones that did as the elector was dropped.
+    pub dropped: u64,
     /// Whether it leads although it should not.
     pub is_degraded: bool,
     /// How often a term became degraded.
@@ -107,6 +117,24 @@ pub struct LeadershipMetrics {
     pub requests: RequestMetrics,
     /// What became of calls to the store.
     pub store: StoreMetrics,
+}
+
+/// Why leaders left by themselves: how many terms ended so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResignationMetrics {
+    /// Somebody asked for it.
+    pub operator: u64,
+    /// The elector was stopped.
+    pub shutdown: u64,
+    /// The work returned.
+    pub work_returned: u64,
+    /// The work panicked.
+    pub work_panicked: u64,
+    /// A [signal](crate::ResignPolicy) said so.
+    pub unhealthy: u64,
+    /// The runtime of the work [stood still](crate::Elector::spawn_isolated#the-interlock).
+    pub stuck_runtime: u64,
 }
 
 /// What became of requests at the gate.
@@ -173,8 +201,12 @@ pub(crate) struct Counters {
     pub(crate) terms_ended: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) expired: AtomicU64,
-    pub(crate) resigned: AtomicU64,
+    resigned: [AtomicU64; 6],
     pub(crate) anomalies: AtomicU64,
+    pub(crate) store_panics: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    /// Until when it does not stand. Zero unless it cools down.
+    pub(crate) cools_until: AtomicU64,
     pub(crate) degradations: AtomicU64,
     pub(crate) correlated_failures: AtomicU64,
     pub(crate) renewed: AtomicU64,
@@ -228,7 +260,52 @@ pub(crate) fn age(of: &AtomicU64, now: BootTime) -> Option<Duration> {
     (at > 0).then(|| now.since(BootTime::from_nanos(at)))
 }
 
+/// How long it is until then; `None` is never, or over.
+pub(crate) fn left(of: &AtomicU64, now: BootTime) -> Option<Duration> {
+    let left = BootTime::from_nanos(of.load(Relaxed)).since(now);
+    (!left.is_zero()).then_some(left)
+}
+
 impl Counters {
+    /// A term began that has ended so.
+    pub(crate) fn ended(&self, end: &TermEnd) {
+        count(&self.terms_ended);
+        count(match end {
+            TermEnd::Lost { .. } => &self.lost,
+            TermEnd::ExpiredLocally => &self.expired,
+            TermEnd::ClockAnomaly => &self.anomalies,
+            TermEnd::StorePanicked => &self.store_panics,
+            TermEnd::Dropped => &self.dropped,
+            TermEnd::Resigned(reason) => {
+                &self.resigned[match reason {
+                    ResignReason::Operator => 0,
+                    ResignReason::Shutdown => 1,
+                    ResignReason::WorkReturned => 2,
+                    ResignReason::WorkPanicked => 3,
+                    ResignReason::Unhealthy(_) => 4,
+                    ResignReason::StuckRuntime => 5,
+                }]
+            }
+        });
+    }
+
+    pub(crate) fn resigned_for(&self) -> ResignationMetrics {
+        let [operator, shutdown, work_returned, work_panicked, unhealthy, stuck_runtime] =
+            std::array::from_fn(|at| self.resigned[at].load(Relaxed));
+        ResignationMetrics {
+            operator,
+            shutdown,
+            work_returned,
+            work_panicked,
+            unhealthy,
+            stuck_runtime,
+        }
+    }
+
+    pub(crate) fn resigned(&self) -> u64 {
+        self.resigned.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
     pub(crate) const fn of(&self, operation: Operation) -> &OperationCounters {
         &self.operations[match operation {
             Operation::Acquire => 0,

@@ -2,6 +2,7 @@
 //! somebody ran into, the report is named above it.
 
 mod common;
+mod counting;
 mod isolated;
 mod leaving;
 mod losing;

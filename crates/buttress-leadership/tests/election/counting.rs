@@ -1,0 +1,83 @@
+//! What is counted adds up.
+
+use buttress_leadership::{Fault, LeaseStore, Operation, ReleaseRequest, ResignReason, State};
+use tokio::time::sleep;
+
+use crate::common::*;
+
+#[tokio::test(start_paused = true)]
+async fn each_term_that_ended_is_counted_once_and_by_how_it_did() {
+    let store = store();
+    let soon = config().cooldown(millis(1), millis(1));
+    let leader = Candidate::stands(&store, soon);
+    let ends = [
+        ResignReason::Operator,
+        ResignReason::WorkReturned,
+        ResignReason::WorkPanicked,
+        ResignReason::Unhealthy("database".into()),
+        ResignReason::Unhealthy("queue".into()),
+        ResignReason::StuckRuntime,
+    ];
+    for reason in ends {
+        leader.leads().await;
+        leader.leadership.resign(reason);
+        leader.is_done().await;
+    }
+    // Lost, expired, and by a clock that jumped.
+    let fence = leader.leads().await;
+    let me = leader.leadership.identity().clone();
+    store.inner().release(ReleaseRequest::new(&name(), &me, fence)).await.unwrap();
+    leader.is_done().await;
+    leader.leads().await;
+    store.plan(|_| Fault::black_hole());
+    leader.is_done().await;
+    store.heal();
+    leader.leads().await;
+    leader.clock.jump_wall(secs(60));
+    leader.is_done().await;
+    leader.leads().await;
+    store.next(Operation::Renew, Fault::panic());
+    leader.is_done().await;
+    leader.leads().await;
+    let leadership = leader.leadership.clone();
+    leader.task.stop().await;
+
+    let metrics = leadership.metrics();
+    let by = metrics.resigned_for;
+    assert_eq!((by.operator, by.shutdown, by.work_returned, by.work_panicked), (1, 1, 1, 1));
+    assert_eq!((by.unhealthy, by.stuck_runtime, metrics.resignations), (2, 1, 7));
+    assert_eq!((metrics.lease_losses, metrics.local_expirations), (1, 1));
+    assert_eq!((metrics.clock_anomalies, metrics.store_panics, metrics.dropped), (1, 1, 0));
+    assert_eq!((metrics.terms_started, metrics.terms_ended), (11, 11));
+    assert_eq!((metrics.state, metrics.running), (State::Stopped, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elector_that_is_dropped_as_it_leads_has_dropped_its_term() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    let Candidate { task, leadership, .. } = leader;
+    drop(task);
+    sleep(TICK).await;
+    let metrics = leadership.metrics();
+    assert_eq!((metrics.terms_ended, metrics.dropped, metrics.resignations), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_left_shows_for_how_long_it_stays_away() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    assert_eq!(leader.leadership.metrics().cooldown_remaining, None);
+    leader.leadership.resign(ResignReason::Operator);
+    sleep(TICK).await;
+    let metrics = leader.leadership.metrics();
+    let left = metrics.cooldown_remaining.unwrap();
+    assert!(secs(24) - 2 * TICK <= left && left <= secs(36), "{left:?}");
+    assert_eq!(metrics.state, State::CoolDown);
+    sleep(secs(10)).await;
+    assert_eq!(leader.leadership.metrics().cooldown_remaining, Some(left - secs(10)));
+    leader.leads().await;
+    assert_eq!(leader.leadership.metrics().cooldown_remaining, None);
+}
