@@ -9,8 +9,9 @@ use buttress_lease_postgres::{
     tokio_postgres::{Client, Config},
 };
 use buttress_servers::Server;
+use futures_util::FutureExt;
 
-use crate::server::{Database, TTL, acquire, acquired, lease};
+use crate::server::{Database, TTL, acquire, acquired, lease, until};
 
 /// The server's clock, and how it is set: a function that stands before PostgreSQL's own where names are looked up.
 struct Wall(Client);
@@ -137,5 +138,32 @@ async fn a_wall_clock_that_is_set_forward_ends_leases_but_not_those_that_are_obs
         pair.clock.suspend(ahead);
         let outcome = acquire(&pair.other, &Identity::generate()).await.unwrap();
         assert_eq!(matches!(outcome, AcquireOutcome::Acquired(_)), !is_taken, "{outcome:?}");
+    }
+}
+
+/// The candidate has looked, and waits for the row to take it: whoever has the row just then is the leader.
+#[tokio::test]
+async fn a_renewal_that_comes_between_the_look_and_the_taking_keeps_the_lease() {
+    for expiry in [Expiry::Server, Expiry::Observed] {
+        let pair = pair(&Database::new().await, expiry).await;
+        let (me, you) = (Identity::generate(), Identity::generate());
+        let mine = acquired(&pair.one, &me).await;
+        pair.pass(TTL).await;
+        let row = "BEGIN; UPDATE clock.buttress_leases SET revision = revision + 1,
+            expires_at = expires_at + interval '1 hour'";
+        pair.wall.0.batch_execute(row).await.unwrap();
+        let mut taking = Box::pin(acquire(&pair.one, &you));
+        until("it waits for the row", async || {
+            assert!(taking.as_mut().now_or_never().is_none());
+            let waits = "SELECT FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            pair.wall.0.query(waits, &[]).await.unwrap().len() == 1
+        })
+        .await;
+        pair.wall.0.batch_execute("COMMIT").await.unwrap();
+        let AcquireOutcome::Held(seen) = taking.await.unwrap() else {
+            panic!("{expiry:?}: two lead");
+        };
+        assert!(seen.is_held_by(&me) && seen.fence == mine.fence);
     }
 }
