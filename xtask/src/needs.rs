@@ -56,6 +56,14 @@ const NEEDS: &[Need] = &[
         spared: false,
     },
     Need {
+        // Debian has what all files import in a package of its own.
+        probe: Probe::Runs("protoc", "-o/dev/null google/protobuf/descriptor.proto"),
+        from: From::Debian("protobuf-compiler libprotobuf-dev"),
+        why: "the client of etcd that the tests have is built with it",
+        steps: &[Step::Clippy, Step::Tests],
+        spared: false,
+    },
+    Need {
         probe: Probe::Runs("etcd", "--version"),
         from: From::Debian("etcd-server"),
         why: "leases are kept in it",

@@ -3,6 +3,8 @@
 //! Whatever writers do, old and new ones at once, each accepted write has a token no less than the one before.
 
 #[cfg(target_os = "linux")]
+mod etcd;
+#[cfg(target_os = "linux")]
 mod postgres;
 #[cfg(target_os = "linux")]
 mod redis;
