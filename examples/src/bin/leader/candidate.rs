@@ -4,29 +4,24 @@
 //! in:
 //!
 //! ```text
-//! refusals as responses > redirect > LeadershipLayer > handler > breaker > timeout > fence > hyper > the ledger
+//! refusals as responses > redirect > LeadershipLayer > enter > breaker > timeout > fence > hyper > the ledger
 //! ```
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf};
 
 use axum::{
     Router,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-    routing::post,
+    body::{Body, to_bytes},
+    routing::post_service,
 };
 use buttress::{
-    BoxError, Breaker, BreakerLayer, Context, Elector, Leadership, LeadershipLayer, LeaseName,
-    TimeoutLayer,
-    http::{
-        Body, HttpClass, RedirectToLeaderLayer, RejectedAsResponseLayer, SendFenceLayer, hyper,
-        refusal,
-    },
+    BoxError, Breaker, BreakerLayer, Context, Elector, Leadership, LeadershipLayer, LeaseId,
+    LeaseName, TimeoutLayer,
+    http::{HttpClass, RedirectToLeaderLayer, RejectedAsResponseLayer, SendFenceLayer, hyper},
     lease_sqlite::SqliteOptions,
 };
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -50,21 +45,14 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
 
     // === What the leader writes to ===
     let breaker = Breaker::new(settings::breaker())?;
-    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let client = ServiceBuilder::new()
-        .layer(BreakerLayer::new(breaker.clone()).classify(HttpClass)) // is it worth asking at all?
-        .layer(TimeoutLayer::new(settings::ATTEMPT)) // how long may it take?
-        .layer(SendFenceLayer::new(lease.id())) // of which term is it?
-        .service(hyper(client));
-    let ledger =
-        Ledger { uri: format!("http://{ledger}"), client: BoxCloneSyncService::new(client) };
+    let ledger = Ledger::new(ledger, breaker.clone(), lease.id());
 
     // === Who leads ===
     let store = SqliteOptions::new(leases).create(true).busy_timeout(settings::BUSY).open().await?;
-    let config = settings::lease(lease).payload(format!("http://{front}"));
-    let ready = ledger.clone();
+    let config = settings::lease(lease).payload(front.to_string()); // where others send their callers
+    let asked = ledger.clone();
     let policy = settings::policy()
-        .readiness("ledger", move || ready.clone().ping()) // asks through the breaker
+        .readiness("ledger", move || asked.clone().ping()) // asks through the breaker
         .critical("ledger's breaker", breaker);
     let elector = Elector::new(store, config)?
         .resign_when(policy)?
@@ -72,16 +60,15 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
     let leadership = elector.leadership();
     let running = elector.spawn_isolated()?; // whatever the handlers do, the lease is renewed
 
-    // === The front ===
+    // === What is asked for ===
     let asked = leadership.clone();
     let leader = move || Some(asked.check().err()?.leader()?.payload.clone());
-    let writer = Arc::new(Writer { leadership: leadership.clone(), ledger });
-    let app = Router::new().route("/entries", post(enter)).with_state(writer).layer(
-        ServiceBuilder::new()
-            .layer(RejectedAsResponseLayer::new()) // whatever is refused beneath is a response
-            .layer(RedirectToLeaderLayer::new(leader)) // where to go instead
-            .layer(LeadershipLayer::new(leadership)), // does this process lead?
-    );
+    let entries = ServiceBuilder::new()
+        .layer(RejectedAsResponseLayer::new()) // whatever fails beneath is a response
+        .layer(RedirectToLeaderLayer::new(leader)) // where to go, if not here
+        .layer(LeadershipLayer::new(leadership.clone())) // does this process lead?
+        .service_fn(move |request| enter(leadership.clone(), ledger.clone(), request));
+    let app = Router::new().route("/entries", post_service(entries));
     tell(What::Listens(front));
     axum::serve(listener, app)
         .with_graceful_shutdown(async { _ = copy(&mut stdin(), &mut sink()).await })
@@ -91,46 +78,49 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
     Ok(())
 }
 
-/// What a handler needs.
-struct Writer {
-    leadership: Leadership,
-    ledger: Ledger,
-}
-
-#[derive(Clone)]
-struct Ledger {
-    uri: String,
-    client: BoxCloneSyncService<Request<Full<Bytes>>, http::Response<Body<Incoming>>, BoxError>,
-}
-
 /// Writes an entry.
 ///
 /// What has begun is not left half done, whoever hangs up. So it is a task of its own, to which nobody says when the
 /// term is over. It takes the term along: the ledger sees its fence, and a leader that leaves waits for it.
-async fn enter(State(writer): State<Arc<Writer>>, entry: Bytes) -> Response {
-    let Ok(held) = writer.leadership.hold() else {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
-    };
+async fn enter(
+    leadership: Leadership,
+    ledger: Ledger,
+    request: Request<Body>,
+) -> Result<Entered, BoxError> {
+    let entry = to_bytes(request.into_body(), 1024).await?;
+    let held = leadership.hold().map_err(|refused| refused.rejected())?;
     let write = Context::current().scope(async move {
         let _held = held;
-        sleep(settings::WORK).await;
-        writer.ledger.write(entry).await
+        sleep(settings::WORK).await; // some work, for the sake of the example
+        ledger.write(entry).await
     });
-    match tokio::spawn(write).await {
-        Ok(Ok(response)) => response,
-        Ok(Err(error)) => refusal(&*error)
-            .map_or(StatusCode::BAD_GATEWAY, |refusal| refusal.status())
-            .into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    tokio::spawn(write).await?
 }
+
+/// The ledger, as a leader sees it.
+#[derive(Clone)]
+struct Ledger {
+    uri: String,
+    client: BoxCloneSyncService<Request<Full<Bytes>>, Entered, BoxError>,
+}
+
+type Entered = Response<buttress::http::Body<Incoming>>;
 
 // === impl Ledger ===
 
 impl Ledger {
-    async fn write(&self, entry: Bytes) -> Result<Response, BoxError> {
+    fn new(ledger: SocketAddr, breaker: Breaker, lease: LeaseId) -> Self {
+        let client = ServiceBuilder::new()
+            .layer(BreakerLayer::new(breaker).classify(HttpClass)) // is it worth asking at all?
+            .layer(TimeoutLayer::new(settings::ATTEMPT)) // how long may it take?
+            .layer(SendFenceLayer::new(lease)) // in which term is it?
+            .service(hyper(Client::builder(TokioExecutor::new()).build_http()));
+        Self { uri: format!("http://{ledger}"), client: BoxCloneSyncService::new(client) }
+    }
+
+    async fn write(self, entry: Bytes) -> Result<Entered, BoxError> {
         let request = Request::post(format!("{}/entries", self.uri)).body(Full::new(entry))?;
-        Ok(self.client.clone().oneshot(request).await?.into_response())
+        self.client.oneshot(request).await
     }
 
     /// Whether it is there. What asks goes through the breaker, and closes it where nobody writes.
