@@ -70,10 +70,12 @@ pub(crate) fn introduction() -> String {
     let [lease, renew, retry, attempt, resign, work, every] =
         [LEASE, RENEW, RETRY, ATTEMPT, RESIGN_AFTER, WORK, EVERY].map(seconds);
     format!(
-        "Three candidates, each a process with an HTTP front, and one SQLite file. All times are shortened:\n\
-         \x20  lease    {lease}, renewed every {renew}; candidates look every {retry}\n\
-         \x20  leader   leaves when its ledger's breaker is open for {resign}: 5 failures in a row, of {attempt} each\n\
-         \x20  writes   one every {every}, to A, B and C in turn, which send on to the leader; each takes {work}\n\
-         \x20  ledger   takes no write whose fence is less than one that it has seen\n"
+        "Three candidates, a process each, over one SQLite file. Times are shortened:\n\
+         \x20 lease    {lease}, renewed every {renew}; candidates look every {retry}\n\
+         \x20 breaker  opens after 5 failures in a row; a call may take {attempt}\n\
+         \x20 leader   resigns once its breaker has been open for {resign}\n\
+         \x20 writes   one every {every}, to A, B and C in turn, which send to the leader;\n\
+         \x20          each takes it {work}\n\
+         \x20 ledger   refuses a fence that is less than one it has seen\n"
     )
 }

@@ -16,11 +16,11 @@ pub(crate) fn table(history: &History) -> String {
         text.push('\n');
     }
     text.push_str(timeline::LEGEND);
-    text.push_str("\n\n");
+    text.push('\n');
 
     let mut row = |cells: [&str; 5]| {
         let [fault, leader, next, leaderless, unwritten] = cells;
-        let line = format!("{fault:<40}{leader:<9}{next:<9}{leaderless:>14}{unwritten:>18}");
+        let line = format!("{fault:<38}{leader:<8}{next:<6}{leaderless:>13}{unwritten:>14}");
         text.push_str(line.trim_end());
         text.push('\n');
     };

@@ -14,9 +14,11 @@ const COLUMN: Duration = Duration::from_millis(500);
 const SCALE: usize = 10;
 
 /// What the signs mean.
-pub(crate) const LEGEND: &str = "        █ leads, from its fence on   ▒ leads, and cannot reach the ledger   \
-                                 ~ cannot reach it\n        = stopped   × dead   · stands by   \
-                                 ! a write refused for its fence";
+pub(crate) const LEGEND: &str = "
+        █ leads, from its fence on   ▒ leads, and cannot reach the ledger
+        ~ cannot reach the ledger    = stopped   × dead   · stands by
+        ! a write refused for its fence
+";
 
 /// The lines, from the beginning until `now`.
 pub(crate) fn rows(history: &History, now: BootTime) -> Vec<String> {
