@@ -99,10 +99,11 @@ async fn pass(State(counter): State<Counter>, request: Request, next: Next) -> R
     let response = next.run(request).await;
     if response.status() == StatusCode::PRECONDITION_FAILED {
         let mut history = counter.history.lock().unwrap();
-        let highest = history.written.last().map_or(0, |last| last.fence);
-        let (candidate, fence) = (counter.candidate, sent.map_or(0, FencingToken::get));
-        let at = now();
-        history.refuse(Refused { at, candidate, fence, highest });
+        // The layer says which one it has seen; the handler has seen the last that was written.
+        let written = history.written.last().map_or(0, |last| last.fence);
+        let highest = token(response.headers()).map_or(written, FencingToken::get);
+        let fence = sent.map_or(0, FencingToken::get);
+        history.refuse(Refused { at: now(), candidate: counter.candidate, fence, highest });
     }
     response
 }

@@ -30,7 +30,7 @@ const RESIGN_AFTER: Duration = millis(1_000);
 /// How long a leader stays at least. 30 s by default.
 const MIN_TERM: Duration = millis(1_000);
 /// For how long all that a leader needs is well before one stands for election. 5 s by default.
-const ELIGIBLE_AFTER: Duration = millis(1_000);
+const ELIGIBLE_AFTER: Duration = millis(3_000);
 
 /// How long one call to the ledger may take.
 pub(crate) const ATTEMPT: Duration = millis(500);
