@@ -145,11 +145,13 @@ impl Why {
                     let class = &code.code()[..2];
                     ["0A", "22", "23", "26", "28", "2F", "3D", "3F", "42"].contains(&class)
                 }
-                // What has to do with the network may be over too. The rest is how it was set up.
-                None => {
-                    !error.is_closed()
-                        && error.source().is_none_or(|error| !error.is::<std::io::Error>())
-                }
+                // What the network does may be over too. What it brings and is no answer (a certificate that does
+                // not verify) may not, nor how we are set up.
+                None if error.is_closed() => false,
+                None => error
+                    .source()
+                    .and_then(|source| source.downcast_ref::<std::io::Error>())
+                    .is_none_or(|error| error.kind() == std::io::ErrorKind::InvalidData),
             },
             Self::Wrong(_) => true,
             Self::Gone(_) => false,

@@ -6,3 +6,4 @@ mod election;
 mod rules;
 mod server;
 mod tables;
+mod tls;
