@@ -54,6 +54,10 @@ struct Grpc;
 #[doc = include_str!("../../../docs/hops.md")]
 struct Hops;
 
+#[cfg(all(feature = "leadership", feature = "serde", feature = "standard"))]
+#[doc = include_str!("../../../docs/leadership.md")]
+struct Leadership;
+
 #[cfg(all(feature = "http", feature = "leadership"))]
 #[doc = include_str!("../../../docs/fencing.md")]
 struct Fencing;
