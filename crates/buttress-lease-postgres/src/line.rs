@@ -29,13 +29,13 @@ pub(crate) struct Wire {
 
 /// The connection of a store, for one call.
 pub(crate) struct Line<'a> {
-    slot: MutexGuard<'a, Slot>,
+    pub(crate) slot: MutexGuard<'a, Slot>,
 }
 
 /// Where the connection is while nobody uses it.
 #[derive(Default)]
 pub(crate) struct Slot {
-    wire: Option<Wire>,
+    pub(crate) wire: Option<Wire>,
     /// Whether the table has been looked at.
     pub(crate) is_checked: bool,
 }
@@ -67,8 +67,8 @@ impl Wire {
     }
 
     async fn batch(&mut self, statements: &str) -> Result<(), Why> {
-        let done = carried(&mut *self.drive, self.client.batch_execute(statements)).await;
-        self.judged(done)
+        let call = self.client.batch_execute(statements);
+        carried(&mut *self.drive, &mut self.is_dead, call).await
     }
 
     async fn query(
@@ -76,19 +76,14 @@ impl Wire {
         statement: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, Why> {
-        let done = carried(&mut *self.drive, self.client.query_typed(statement, params)).await;
-        self.judged(done)
-    }
-
-    fn judged<T>(&mut self, done: Result<T, Why>) -> Result<T, Why> {
-        self.is_dead |= done.as_ref().is_err_and(|why| !why.leaves_connection());
-        done
+        let call = self.client.query_typed(statement, params);
+        carried(&mut *self.drive, &mut self.is_dead, call).await
     }
 
     /// Finds out whether it has ended meanwhile: then nothing need be sent to find out.
     async fn look(&mut self) {
         poll_fn(|cx| {
-            self.is_dead |= carry(&mut *self.drive, cx).is_ready();
+            self.is_dead = carry(&mut *self.drive, cx).is_ready();
             Poll::Ready(())
         })
         .await;
@@ -108,18 +103,20 @@ fn carry(drive: &mut dyn Drive, cx: &mut Context<'_>) -> Poll<Why> {
     }
 }
 
-/// What is answered to `call`.
+/// What is answered to `call`. Says as well whether that was the last answer of the connection.
 async fn carried<T>(
     drive: &mut dyn Drive,
+    is_dead: &mut bool,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Why> {
     let mut call = pin!(call);
-    poll_fn(|cx| {
+    let done = poll_fn(|cx| {
         // It first, so that there is something to be sent.
         if let Poll::Ready(done) = Pin::as_mut(&mut call).poll(cx) {
             return Poll::Ready(done.map_err(Why::from));
         }
         let end = carry(drive, cx);
+        *is_dead = end.is_ready();
         // It may have been answered right before the end.
         match (Pin::as_mut(&mut call).poll(cx), end) {
             (Poll::Ready(Err(error)), Poll::Ready(why)) if error.is_closed() => {
@@ -129,7 +126,9 @@ async fn carried<T>(
             (Poll::Pending, end) => end.map(Err),
         }
     })
-    .await
+    .await;
+    *is_dead |= done.as_ref().is_err_and(|why| !why.leaves_connection());
+    done
 }
 
 // === impl Line ===
@@ -144,18 +143,6 @@ impl<'a> Line<'a> {
             }
         }
         Self { slot }
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        self.slot.wire.is_some()
-    }
-
-    pub(crate) fn connected(&mut self, wire: Wire) {
-        self.slot.wire = Some(wire);
-    }
-
-    pub(crate) fn slot(&mut self) -> &mut Slot {
-        &mut self.slot
     }
 
     /// Asks, with the connection in hand: who is dropped here drops it.

@@ -22,6 +22,9 @@ pub(crate) struct Released {
     state: State,
 }
 
+/// Never says anything.
+pub(crate) struct Silent;
+
 enum State {
     Connecting(Pin<Box<dyn Future<Output = Result<Wire, Why>> + Send>>),
     Listening(Wire),
@@ -73,6 +76,14 @@ impl Stream for Released {
                 }
             }
         }
+    }
+}
+
+impl Stream for Silent {
+    type Item = ();
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<()>> {
+        Poll::Pending
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     connect::{Connect, Place, completed},
     error::{Failure, Why},
     line::{Line, Slot, Wire},
-    listen::Released,
+    listen::{Released, Silent},
     observed::{Observed, Seen},
     table::{self, Row},
 };
@@ -134,6 +134,9 @@ impl LeaseStore for PostgresStore {
     }
 
     fn changes(&self, name: &LeaseName) -> Changes {
+        if !self.shared.options.wake {
+            return Box::pin(Silent);
+        }
         Box::pin(Released::new(Arc::clone(&self.shared), name.clone()))
     }
 }
@@ -344,15 +347,15 @@ impl Shared {
     /// The connection, for the next call. What fails here has had no effect on any lease.
     async fn line(&self) -> Result<Line<'_>, Failure> {
         let mut line = Line::of(self.slot.lock().await).await;
-        if !line.is_connected() {
+        if line.slot.wire.is_none() {
             let mut first = table::session(self.options.statement_timeout);
-            if self.options.create_table && !line.slot().is_checked {
+            if self.options.create_table && !line.slot.is_checked {
                 first.push_str(table::CREATE);
             }
-            line.connected(self.connect(&first).await?);
-            if !line.slot().is_checked {
+            line.slot.wire = Some(self.connect(&first).await?);
+            if !line.slot.is_checked {
                 table::check(&mut line).await.map_err(Failure::without_effect)?;
-                line.slot().is_checked = true;
+                line.slot.is_checked = true;
             }
         }
         Ok(line)

@@ -34,7 +34,7 @@ const ANSWER: Duration = Duration::from_secs(3);
 
 impl Kind {
     /// The Debian package that it comes in.
-    const fn package(&self) -> &'static str {
+    pub(crate) const fn package(&self) -> &'static str {
         match self {
             Self::Etcd { .. } => "etcd-server",
             Self::Postgres => "postgresql",
@@ -69,7 +69,11 @@ impl Kind {
         if !matches!(self, Self::Postgres) {
             return;
         }
-        let mut initdb = self.command("initdb", &data);
+        if geteuid().is_root() {
+            // PostgreSQL refuses to be root. Its package has made a user.
+            chown_to_postgres(&data);
+        }
+        let mut initdb = self.command("initdb");
         initdb.arg("--pgdata").arg(&data).args([
             "--username=postgres",
             "--auth=trust",
@@ -77,7 +81,7 @@ impl Kind {
             "--locale=C.UTF-8",
             "--no-sync",
         ]);
-        let done = initdb.output().unwrap_or_else(|error| self.missing(&error));
+        let done = initdb.output().expect("the package `postgresql` is installed");
         assert!(done.status.success(), "initdb: {}", String::from_utf8_lossy(&done.stderr));
         // One who may do everything and needs no password, and others who need theirs.
         let who = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
@@ -90,7 +94,7 @@ impl Kind {
         let port = addr.port();
         match self {
             Self::Etcd { peer, cluster } => {
-                let mut etcd = self.command("etcd", &data);
+                let mut etcd = self.command("etcd");
                 etcd.arg("--data-dir").arg(&data).args([
                     format!("--name={}", home.name()),
                     format!("--listen-client-urls=http://{addr}"),
@@ -104,7 +108,7 @@ impl Kind {
                 etcd
             }
             Self::Postgres => {
-                let mut postgres = self.command("postgres", &data);
+                let mut postgres = self.command("postgres");
                 postgres.arg("-D").arg(&data).args(["-p", &port.to_string()]);
                 for set in [
                     "listen_addresses=127.0.0.1",
@@ -117,7 +121,7 @@ impl Kind {
                 postgres
             }
             Self::Redis => {
-                let mut redis = self.command("redis-server", &data);
+                let mut redis = self.command("redis-server");
                 redis.arg("--dir").arg(&data).args(["--port", &port.to_string()]);
                 redis.args(["--bind", "127.0.0.1", "--save", ""]);
                 // All that it has answered is there after a start.
@@ -156,22 +160,15 @@ impl Kind {
     }
 
     /// `program`, as somebody whom it gets on with.
-    fn command(&self, program: &str, data: &Path) -> Command {
+    fn command(&self, program: &str) -> Command {
         let Self::Postgres = self else { return Command::new(program) };
         let program = postgres(program);
         if !geteuid().is_root() {
             return Command::new(program);
         }
-        // PostgreSQL refuses to be root. Its package has made a user.
-        chown_to_postgres(data);
         let mut command = Command::new("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--"]).arg(program);
         command
-    }
-
-    pub(crate) fn missing(&self, error: &std::io::Error) -> ! {
-        let package = self.package();
-        panic!("no server ({error}); run: sudo apt-get install {package}")
     }
 }
 

@@ -184,7 +184,8 @@ impl Server {
             if let Some(status) = child.try_wait().expect("it is our child") {
                 self.child = None;
                 self.home.ended();
-                return Err(format!("the server ended ({status}): {}", self.home.log()));
+                let (package, log) = (self.kind.package(), self.home.log());
+                return Err(format!("the server of `{package}` ended ({status}): {log}"));
             }
             let pid = child.id();
             if self.kind.answers(&self.home, self.addr, pid).await {

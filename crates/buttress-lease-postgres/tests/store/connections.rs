@@ -8,7 +8,7 @@ use buttress_leadership::{
 use buttress_lease_postgres::PostgresStore;
 use buttress_servers::{Proxy, Server, Way};
 use futures_util::{FutureExt, StreamExt};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 
 use crate::server::{Database, TTL, acquire, acquired, lease, shared, soon, told, until};
 
@@ -245,5 +245,27 @@ async fn a_release_wakes_whoever_listens_also_on_a_new_connection() {
         assert!(quiet.await, "neither of the two is a release");
         near.release(ReleaseRequest::new(lease(), &far.me, mine.fence)).await.unwrap();
         soon(changes.next()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_to_be_woken_has_one_connection() {
+    let database = Database::new().await;
+    let hand = database.hand().await;
+    let all = "SELECT FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'buttress-lease'";
+    for (is_woken, connections) in [(true, 2), (false, 1)] {
+        let store = database.options().create_table(true).wake(is_woken).open().await.unwrap();
+        assert_eq!(store.capabilities().watch, is_woken);
+        let mut changes = store.changes(lease());
+        if is_woken {
+            soon(changes.next()).await.unwrap();
+        } else {
+            // As long as nothing is said, it has been polled.
+            assert!(timeout(Duration::from_millis(200), changes.next()).await.is_err());
+        }
+        assert_eq!(hand.query(all, &[]).await.unwrap().len(), connections);
+        drop((store, changes));
+        until("they are gone", async || hand.query(all, &[]).await.unwrap().is_empty()).await;
     }
 }
