@@ -22,7 +22,7 @@ use crate::leadership::Shared;
 ///
 /// A runtime whose tasks compute without an `await`, or wait for a disk or a lock, polls everybody else late.
 /// Renewals that come from elsewhere hide it. The elector's probe, a small task on that runtime, wakes
-/// several times a minute, and notes by how much each timer was late; if it did not wake at all, each tick
+/// twice a second or more often, and notes by how much each timer was late; if it did not wake at all, each tick
 /// that did not come counts.
 ///
 /// Unhealthy if the 99th percentile over the last minute is above [`limit`](Self::limit), 500 ms unless set;

@@ -13,7 +13,8 @@ use buttress_core::{Health, HealthSignal, edge};
 use buttress_leadership::{
     AcquireOutcome, AcquireRequest, Elector, ElectorThread, Event, LeaseClock, LeaseConfig,
     LeaseName, LeaseRecord, LeaseStore, MemoryStore, Operation, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, RenewRequest, ResignReason, State, StoreCapabilities, StoreError, TermEnd,
+    RenewOutcome, RenewRequest, ResignPolicy, ResignReason, State, StoreCapabilities, StoreError,
+    TermEnd,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -191,6 +192,30 @@ fn the_lag_of_the_works_runtime_is_a_signal_with_and_without_a_runtime_of_its_ow
         assert_eq!(health(), expected);
         two.home.block_on(running.stop());
     }
+}
+
+#[test]
+fn a_runtime_that_is_late_is_a_reason_to_leave_long_before_it_stands_still() {
+    let two = Two::new();
+    let store = two.home.block_on(async { store() });
+    let (elector, _, told) = two.home.block_on(async { elector(&store, config()) });
+    let mut elector = elector.work_on(two.work.handle().clone());
+    let policy = ResignPolicy::new()
+        .readiness("ready", || async { Ok::<_, buttress_core::BoxError>(()) })
+        .critical("runtime lag", elector.runtime_lag());
+    let running = two.home.block_on(async { elector.resign_when(policy).unwrap().spawn() });
+    two.run(secs(60));
+    assert_eq!(told.terms(), ["started"]);
+    // Once for less than two ticks, which is forgiven, and then for longer.
+    two.run_home_alone(millis(900));
+    two.run(secs(30));
+    assert_eq!(resigned(&told), None);
+    two.run_home_alone(millis(2_000));
+    two.run(secs(5));
+    let (_, reason) = resigned(&told).unwrap();
+    assert_eq!(reason, ResignReason::Unhealthy("runtime lag".into()));
+    assert_eq!(running.leadership().metrics().runtime_standstills, 0);
+    drop((running, two.home));
 }
 
 #[test]
