@@ -34,7 +34,7 @@ pub(crate) struct History {
     pub(crate) log: Vec<String>,
 }
 
-/// One candidate's time as a leader.
+/// One candidate's time as a leader, by what it says: a moment after its gate was opened and closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
     pub(crate) candidate: usize,
@@ -123,7 +123,7 @@ impl History {
                     term.valid_until = term.valid_until.max(until);
                 }
             }
-            What::Leaves { fence, why } => {
+            What::Resigns { fence, why } => {
                 self.note(at, format_args!("{who} resigns: {why}"));
                 if let Some(term) = self.term(candidate, fence) {
                     term.closed = Some(at);
@@ -284,7 +284,7 @@ pub(crate) mod tests {
         let mut history = terms(&[(0, 10, 40)]);
         history.hear(0, at(15), What::Renewed { fence: 1, until: at(45) });
         assert_eq!(history.terms[0].until(), at(45));
-        history.hear(0, at(30), What::Leaves { fence: 1, why: String::new() });
+        history.hear(0, at(30), What::Resigns { fence: 1, why: String::new() });
         history.hear(0, at(35), What::Ended { fence: 1, how: String::new() });
         assert_eq!(history.terms[0].until(), at(30));
         // Stopped, it says so long after its lease was over.
@@ -299,7 +299,7 @@ pub(crate) mod tests {
         let fault = |kind| Fault { kind, candidate: 0, fence: 1, at: at(20), healed: None };
         let tenths = |n: u64| Some(Duration::from_millis(n * 100));
         assert_eq!(history.without_leader(&fault(Kind::Killed)), tenths(30));
-        history.hear(0, at(35), What::Leaves { fence: 1, why: String::new() });
+        history.hear(0, at(35), What::Resigns { fence: 1, why: String::new() });
         assert_eq!(history.without_leader(&fault(Kind::Cut)), tenths(15));
         assert_eq!(history.without_write(&fault(Kind::Cut)), None);
         for (came, fence) in [(25, Some(1)), (55, None), (60, Some(2)), (70, Some(2))] {

@@ -25,7 +25,7 @@ pub(crate) enum What {
     /// It was renewed.
     Renewed { fence: u64, until: BootTime },
     /// The gate is closed: the leader leaves.
-    Leaves { fence: u64, why: String },
+    Resigns { fence: u64, why: String },
     /// A term ended.
     Ended { fence: u64, how: String },
 }
@@ -49,7 +49,7 @@ impl What {
                 Self::Renewed { fence: fence.get(), until: *valid_until }
             }
             Event::Resigning { fence, reason } => {
-                Self::Leaves { fence: fence.get(), why: reason.to_string() }
+                Self::Resigns { fence: fence.get(), why: reason.to_string() }
             }
             Event::TermEnded { fence, end } => {
                 let how = match end {
@@ -70,7 +70,7 @@ impl fmt::Display for Said {
             What::Listens(front) => write!(f, "listens {front}"),
             What::Started { fence, until } => write!(f, "started {fence} {}", until.as_nanos()),
             What::Renewed { fence, until } => write!(f, "renewed {fence} {}", until.as_nanos()),
-            What::Leaves { fence, why } => write!(f, "leaves {fence} {why}"),
+            What::Resigns { fence, why } => write!(f, "resigns {fence} {why}"),
             What::Ended { fence, how } => write!(f, "ended {fence} {how}"),
         }
     }
@@ -91,7 +91,7 @@ impl FromStr for Said {
                 match what {
                     "started" => What::Started { fence, until: instant(rest)? },
                     "renewed" => What::Renewed { fence, until: instant(rest)? },
-                    "leaves" => What::Leaves { fence, why: rest.to_owned() },
+                    "resigns" => What::Resigns { fence, why: rest.to_owned() },
                     "ended" => What::Ended { fence, how: rest.to_owned() },
                     _ => return None,
                 }
@@ -117,7 +117,7 @@ mod tests {
             What::Listens("127.0.0.1:80".parse().unwrap()),
             What::Started { fence: 1, until },
             What::Renewed { fence: u64::MAX, until },
-            What::Leaves { fence: 2, why: "the ledger's breaker".to_owned() },
+            What::Resigns { fence: 2, why: "the ledger's breaker".to_owned() },
             What::Ended { fence: 2, how: "expired locally".to_owned() },
         ] {
             let said = Said { at: BootTime::from_nanos(7), what };
