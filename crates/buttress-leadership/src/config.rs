@@ -116,7 +116,7 @@ pub struct LeaseConfig {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cooldown_max: Duration,
     /// For how long the runtime of the work may stand still before the leader leaves, where the elector runs
-    /// [elsewhere](crate::Elector::spawn_isolated#the-interlock). Half the lease by default, and 100 ms at
+    /// [elsewhere](crate::ElectorThread#the-interlock). Half the lease by default, and 100 ms at
     /// least; with [`Duration::MAX`] there is no interlock.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub probe_deadline: Option<Duration>,

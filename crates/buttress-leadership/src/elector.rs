@@ -161,7 +161,7 @@ impl<S: LeaseStore> Elector<S> {
         self
     }
 
-    /// Sets the runtime of the work, and watches it by an [interlock](Self::spawn_isolated#the-interlock). It
+    /// Sets the runtime of the work, and watches it by an [interlock](crate::ElectorThread#the-interlock). It
     /// is the elector's own unless set, or where an elector is spawned that is
     /// [isolated](Self::spawn_isolated). It needs timers: without, the elector panics as it begins to run.
     pub fn work_on(mut self, runtime: Handle) -> Self {

@@ -21,10 +21,26 @@ use crate::{Elector, Leadership, LeaseStore};
 /// Renewals that run beside the work are late when the work is: one handler that computes for twenty seconds,
 /// or ten thousand that wait for the same lock, and a lease is lost by a process that does its job. On this
 /// thread there is nothing else. That a process may then renew its lease while its work stands still is what
-/// the [interlock](Elector::spawn_isolated#the-interlock) is for.
+/// the [interlock](Self#the-interlock) is for.
 ///
 /// [`Elector::spawn_isolated`] makes one. By itself it is for stores that connect: what serves a connection
 /// is a task on the runtime that it was made on, and has to be of this one.
+///
+/// # The interlock
+///
+/// A lease that is renewed beside the work is renewed although the work stands still, and then nobody does
+/// what is to be done. So a probe has to be heard: a task that the elector spawns on the work's runtime as it
+/// begins to run, and that ends with it. It does nothing but tick, every quarter of
+/// [`probe_deadline`](crate::LeaseConfig::probe_deadline) (half the lease unless set), and every half second at
+/// least. If it is not heard for all of that time, the leader leaves as
+/// [`StuckRuntime`](crate::ResignReason::StuckRuntime). It waits for no work to end, as that cannot, and comes
+/// back only once the probe has ticked again for as long. A runtime that has not ticked yet does not lead. For
+/// how long elector and work stood still together, as in a machine that was suspended, does not count.
+///
+/// It needs one free worker now and then. It shows neither that the work makes progress, nor that it is
+/// of any use: for that there are signals, [`runtime_lag`](Elector::runtime_lag) among them.
+///
+/// Every elector that was told to [`work_on`](Elector::work_on) another runtime has an interlock.
 ///
 /// # Examples
 ///
@@ -207,26 +223,13 @@ impl Drop for IsolatedElector {
 
 impl<S: LeaseStore> Elector<S> {
     /// Runs it on a thread of its own, with its store, and its work here: so that whatever the work does to
-    /// its runtime, the lease is renewed.
+    /// its runtime, the lease is renewed, unless an [interlock](ElectorThread#the-interlock) finds that it
+    /// stands still.
     ///
     /// A store that has made its connections before serves them elsewhere: make it [there](ElectorThread).
     /// [`MemoryStore`](crate::MemoryStore) has none, and the SQLite store has a thread of its own.
     ///
     /// The thread's clock is the machine's. Where tokio's clock is paused, use [`spawn`](Self::spawn).
-    ///
-    /// # The interlock
-    ///
-    /// A lease that is renewed beside the work is renewed although the work stands still, and then nobody does
-    /// what is to be done. So a probe, a task on the work's runtime that does nothing but tick, has to be
-    /// heard: if it is not for [`probe_deadline`](crate::LeaseConfig::probe_deadline), half the lease unless
-    /// set, the leader leaves as [`StuckRuntime`](crate::ResignReason::StuckRuntime). It waits for no work to
-    /// end, as that cannot, and comes back only once the probe has ticked again for as long. A runtime that
-    /// has not ticked yet does not lead.
-    ///
-    /// It needs one free worker now and then. It shows neither that the work makes progress, nor that it is
-    /// of any use: for that there are signals, [`runtime_lag`](Self::runtime_lag) among them.
-    ///
-    /// Every elector that was told to [`work_on`](Self::work_on) another runtime has an interlock.
     ///
     /// # Examples
     ///

@@ -106,7 +106,7 @@ pub struct LeadershipMetrics {
     /// For how long it has run on although it was asked to end. This is the dangerous time.
     pub work_cancelled_still_active: Option<Duration>,
     /// How often the runtime of the work stood still for longer than it
-    /// [may](crate::Elector::spawn_isolated#the-interlock).
+    /// [may](crate::ElectorThread#the-interlock).
     pub runtime_standstills: u64,
     /// By how much timers are late on the runtime of the work: the 99th percentile over the last minute.
     /// `None` without a [probe](crate::RuntimeLag).
@@ -133,7 +133,7 @@ pub struct ResignationMetrics {
     pub work_panicked: u64,
     /// A [signal](crate::ResignPolicy) said so.
     pub unhealthy: u64,
-    /// The runtime of the work [stood still](crate::Elector::spawn_isolated#the-interlock).
+    /// The runtime of the work [stood still](crate::ElectorThread#the-interlock).
     pub stuck_runtime: u64,
 }
 
