@@ -152,6 +152,7 @@ const FACADE: Role = Role {
         optional("buttress-fallback", "a pattern"),
         optional("buttress-http", "HTTP's classes, bodies and adapters"),
         optional("buttress-leadership", "a pattern"),
+        optional("buttress-lease-postgres", "a store of leases"),
         optional("buttress-lease-sqlite", "a store of leases"),
         optional("buttress-retry", "a pattern"),
         optional("buttress-shed", "a pattern"),

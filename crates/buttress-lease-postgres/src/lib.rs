@@ -54,7 +54,9 @@
 //! made with the first call, and again after one that has failed: a lease does not depend on it. Candidates have
 //! a second one, on which the server wakes them when a lease is released.
 //!
-//! Nothing is spawned: a connection is served by whoever waits for its answer.
+//! Nothing is spawned: a connection is served by whoever waits for its answer. It belongs to the runtime that it is
+//! made on: for an elector [on a thread of its own](buttress_leadership::Elector::spawn_isolated), have it made
+//! there, by [`open_later`](PostgresOptions::open_later).
 //!
 //! # What it does not bear
 //!

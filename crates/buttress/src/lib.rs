@@ -96,6 +96,7 @@
 //! | `reqwest`, `tonic` | the adapters for reqwest and for tonic's channel, and their errors | no |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
 //! | `leadership` | [`LeadershipLayer`], and the [`Elector`] of one leader among many processes | no |
+//! | `lease-postgres` | [`lease_postgres`]: leases in a table, with the database that is there anyway | no |
 //! | `lease-sqlite` | [`lease_sqlite`]: leases in a file, for the processes of one host | no |
 //! | `shed` | [`ShedLayer`], admission for servers; with `deadline` and `http`, `ServerStandard` | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
@@ -137,6 +138,8 @@ pub use buttress_leadership::{
     self as leadership, Elector, Identity, LeaderTerm, Leadership, LeadershipLayer,
     LeadershipService, LeaseConfig, LeaseName, LeaseStore, Lock, NotLeading, ResignPolicy,
 };
+#[cfg(feature = "lease-postgres")]
+pub use buttress_lease_postgres as lease_postgres;
 #[cfg(feature = "lease-sqlite")]
 pub use buttress_lease_sqlite as lease_sqlite;
 #[cfg(feature = "retry")]

@@ -55,3 +55,22 @@ async fn a_leader_that_stops_is_followed_at_once() {
     assert!(leadership.fence().unwrap() > token);
     second.stop().await;
 }
+
+/// Its connection is made on its thread, with the first call.
+#[tokio::test]
+async fn an_elector_on_a_thread_of_its_own_renews_while_this_one_stands_still() {
+    let database = Database::new().await;
+    let store = database.options().create_table(true).open_later();
+    let elector = Elector::new(store, config()).unwrap();
+    let leadership = elector.leadership();
+    let running = elector.spawn_isolated().unwrap();
+    until("it leads", async || leadership.is_leader()).await;
+    let before = leadership.metrics();
+    let is_renewed = (0..3000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        leadership.metrics().renewals_accepted >= before.renewals_accepted + 2
+    });
+    // One that was made here would have to be given up first.
+    assert!(is_renewed && leadership.metrics().renewals_failed == before.renewals_failed);
+    running.stop().await;
+}
