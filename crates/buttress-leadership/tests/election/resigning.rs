@@ -303,6 +303,26 @@ async fn where_all_are_ill_one_leads_as_the_last_resort_and_stays() {
     assert_eq!(leadership.metrics().degradations, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_term_is_known_to_be_degraded_before_anybody_is_let_in() {
+    let store = store();
+    let database = Database::new();
+    database.is(Health::Unhealthy);
+    let known = Arc::new(Mutex::new(None));
+    let knows = Arc::clone(&known);
+    let candidate = Candidate::with(&store, config(), |elector| {
+        let leadership = elector.leadership();
+        let elector = elector.resign_when(policy(&database)).unwrap();
+        elector.observe(move |event| {
+            if matches!(event, Event::TermStarted { .. }) {
+                *knows.lock().unwrap() = Some(leadership.is_degraded());
+            }
+        })
+    });
+    candidate.leads().await;
+    assert_eq!(*known.lock().unwrap(), Some(true));
+}
+
 /// Lets whoever leads be ill, and nobody else: it is in the work.
 fn poisoned<S: LeaseStore>(elector: Elector<S>) -> Elector<S> {
     let leadership = elector.leadership();
