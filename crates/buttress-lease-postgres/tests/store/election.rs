@@ -39,7 +39,7 @@ async fn a_term_goes_on_while_its_connections_are_killed() {
 }
 
 #[tokio::test]
-async fn a_leader_that_stops_is_followed_at_once() {
+async fn a_leader_that_stops_is_followed_by_the_next_one() {
     let database = Database::new().await;
     let first = Elector::new(database.store().await, config()).unwrap();
     let leadership = first.leadership();

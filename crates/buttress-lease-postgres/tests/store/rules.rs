@@ -106,18 +106,20 @@ async fn it_keeps_to_the_rules_by_the_candidates_clocks() {
 #[tokio::test]
 async fn it_keeps_to_the_rules_after_the_server_was_killed() {
     let mut server = Server::postgres().await;
-    let database = Database::on(&server, "").await;
-    let mut pair = pair(&database, Expiry::Server).await;
-    let (me, you) = (Identity::generate(), Identity::generate());
-    let mine = acquired(&pair.one, &me).await;
-    server.kill();
-    server.start().await;
-    pair.wall = Wall(database.hand().await);
-    let AcquireOutcome::Held(seen) = acquire(&pair.one, &you).await.unwrap() else {
-        panic!("it was forgotten");
-    };
-    assert!(seen.is_held_by(&me) && seen.fence == mine.fence);
-    testing::conformance(&pair).await.assert();
+    for expiry in [Expiry::Server, Expiry::Observed] {
+        let database = Database::on(&server, "").await;
+        let mut pair = pair(&database, expiry).await;
+        let (me, you) = (Identity::generate(), Identity::generate());
+        let mine = acquired(&pair.one, &me).await;
+        server.kill();
+        server.start().await;
+        pair.wall = Wall(database.hand().await);
+        let AcquireOutcome::Held(seen) = acquire(&pair.one, &you).await.unwrap() else {
+            panic!("it was forgotten");
+        };
+        assert!(seen.is_held_by(&me) && seen.fence == mine.fence);
+        testing::conformance(&pair).await.assert();
+    }
 }
 
 #[tokio::test]
