@@ -123,14 +123,12 @@ impl TermLog {
 
     /// What it costs to hand over: the median of the times from when a leader had left until another one led.
     ///
-    /// A stop does not count, since with the last process of a fleet that is a night.
-    pub(super) fn hand_over(&self) -> Option<Duration> {
+    /// What took longer than `longest` does not count: nobody was there to hand over to.
+    pub(super) fn hand_over(&self, longest: Duration) -> Option<Duration> {
         let pairs = self.0.iter().zip(self.0.iter().skip(1));
-        let handed = pairs.filter_map(|(old, new)| {
-            let counts = old.holder != new.holder && old.reason != ResignReason::Shutdown.as_str();
-            counts.then_some(new.started.since(old.ended?))
-        });
-        let mut handed: Vec<_> = handed.collect();
+        let pairs = pairs.filter(|(old, new)| old.holder != new.holder);
+        let handed = pairs.filter_map(|(old, new)| Some(new.started.since(old.ended?)));
+        let mut handed: Vec<_> = handed.filter(|time| *time <= longest).collect();
         handed.sort_unstable();
         handed.get(handed.len() / 2).copied()
     }
@@ -232,15 +230,20 @@ mod tests {
 
     #[test]
     fn a_hand_over_costs_what_it_mostly_did() {
-        assert_eq!(log(&[]).hand_over(), None);
+        let [second, lease] = [1, 15].map(Duration::from_secs);
+        assert_eq!(log(&[]).hand_over(lease), None);
         let ill = || ill("db");
-        assert_eq!(log(&[("a", ill())]).hand_over(), Some(Duration::from_secs(1)));
-        assert_eq!(log(&[("a", ResignReason::Shutdown)]).hand_over(), None, "a night");
-        assert_eq!(log(&[("me", ill())]).hand_over(), None, "it was nobody's hand");
+        assert_eq!(log(&[("a", ill())]).hand_over(lease), Some(second));
+        assert_eq!(log(&[("me", ill())]).hand_over(lease), None, "it was nobody's hand");
         let mut log = log(&[("a", ill()), ("b", ResignReason::Operator)]);
         log.end(at(200), &ill());
-        log.begin(FencingToken::new(9).unwrap(), &who("a"), at(900));
-        assert_eq!(log.hand_over(), Some(Duration::from_secs(1)), "an outlier counts as one");
+        for (fence, holder, started) in [(8, "a", 215), (9, "b", 900)] {
+            log.begin(FencingToken::new(fence).unwrap(), &who(holder), at(started));
+            log.end(at(started + 60), &ill());
+        }
+        assert_eq!(log.hand_over(lease), Some(second), "an outlier counts as one");
+        let of_all = Some(Duration::from_secs(15));
+        assert_eq!(log.hand_over(Duration::MAX), of_all, "of 1, 1, 15 and 625 s");
     }
 
     #[test]

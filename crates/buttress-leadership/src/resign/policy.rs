@@ -122,11 +122,11 @@ pub struct ResignSettings {
     /// that have thought about it already, as breakers.
     ///
     /// Unless set, it is what a hand-over costs, as measured over the last terms: the median of the times
-    /// from a release to the next leader's start; 2 s at least, and while nothing is measured; and one
-    /// lease at most. That is how long to rent skis before buying them: whoever waits for as long as the
-    /// change costs, has at most twice the cost of knowing in advance how long the trouble lasts (Karlin,
-    /// Manasse, Rudolph and Sleator, *Competitive snoopy caching*, 1988). 10 s is the careful choice where
-    /// a start is dear.
+    /// from a release to the next leader's start; 2 s at least, and while nothing is measured. (Where that
+    /// took longer than a lease, nobody was there to hand over to, and it does not count.) That is how long
+    /// to rent skis before buying them: whoever waits for as long as the change costs, has at most twice
+    /// the cost of knowing in advance how long the trouble lasts (Karlin, Manasse, Rudolph and Sleator,
+    /// *Competitive snoopy caching*, 1988). 10 s is the careful choice where a start is dear.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub resign_after: Option<Duration>,
     /// How old a term is at least before its leader leaves.

@@ -203,8 +203,8 @@ impl Vigil {
         let started = if is_measured { record.acquired_at } else { self.store_now(edge::now()) };
         self.log.begin(record.fence, &self.me, started);
         if self.settings.resign_after.is_none() && is_measured {
-            let measured = self.log.hand_over().unwrap_or_default();
-            self.judge.hold(measured.clamp(LEAST_HOLD, self.lease.max(LEAST_HOLD)));
+            let measured = self.log.hand_over(self.lease).unwrap_or_default();
+            self.judge.hold(measured.max(LEAST_HOLD));
         }
         self.look_soon();
         (self.log.to_memo(), degraded)
