@@ -460,7 +460,9 @@ impl Shared {
             }
         });
         self.gate.set(None);
-        if let Some(work) = halt.work.take() {
+        let work = halt.work.take();
+        drop(halt);
+        if let Some(work) = work {
             work.abort();
         }
     }
