@@ -171,7 +171,7 @@ fn a_process_that_stood_still_as_a_whole_goes_on_leading() {
         }
         // For longer than the work may be silent nobody looks, and then the elector does so first.
         leader.clock.suspend(secs(9));
-        two.run_home_alone(millis(100));
+        two.run_home_alone(millis(1_100));
         two.run(secs(10));
     }
     assert_eq!((leader.told.terms(), resigned(&leader.told)), (vec!["started".to_owned()], None));
