@@ -1,10 +1,14 @@
 //! Our layers, alone and stacked.
 
-use std::{mem, time::Duration};
+use std::{
+    hash::{Hash, Hasher},
+    mem,
+    time::Duration,
+};
 
 use buttress::{
-    Backoff, Breaker, BreakerLayer, BreakerSettings, Budget, Bulkhead, BulkheadLayer,
-    BulkheadSettings, Cause, DeadlineLayer, Elector, FallbackLayer, FixedLimit, Leadership,
+    Backoff, Breaker, BreakerLayer, BreakerSettings, Breakers, Budget, Bulkhead, BulkheadLayer,
+    BulkheadSettings, Cause, DeadlineLayer, Elector, FallbackLayer, FixedLimit, KeyOf, Leadership,
     LeadershipLayer, LeaseConfig, LeaseName, RetryLayer, Shed, ShedLayer, ShedSettings, Standard,
     TimeoutLayer, Window,
     leadership::{LeaseClock, MemoryStore, Standing},
@@ -26,6 +30,14 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 const TOTAL: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Whom requests are for, as the authority of a URI tells it.
+const HOSTS: [&str; 4] =
+    ["orders.internal:8080", "stock.internal:8080", "prices.internal:8080", "users.internal:8080"];
+
+/// Keys requests by so many hosts in turn, and compares them where they lie.
+#[derive(Clone, Copy)]
+struct ByHost<const N: usize>;
+
 /// Of the service inside.
 const NOBODY: (&str, &str) = ("", "");
 
@@ -36,7 +48,7 @@ pub(crate) fn subjects() -> Vec<Subject> {
     let retry = RetryLayer::new(Backoff::default(), Budget::default());
     let fallback = FallbackLayer::respond_with(|_: &Cause<u64>| 0);
 
-    let by_calls = BreakerSettings::default().window(Window::calls(100));
+    let by_calls = last_calls();
     let by_time = BreakerSettings::default();
     let slow = BreakerSettings::default().slow_call(ATTEMPT / 2);
     let opens = by_calls.clone().open(HOUR).open_max(HOUR);
@@ -60,6 +72,12 @@ pub(crate) fn subjects() -> Vec<Subject> {
         Subject::new(path::BREAKER, ours("last 10 s, slow calls"), Answer, || {
             breaker(slow).layer(Answers)
         }),
+        Subject::new(path::BREAKER, ours("by key, one key"), Answer, || {
+            by_host::<1>().layer(Answers)
+        }),
+        Subject::new(path::BREAKER, ours("by key, four in turn"), Answer, || {
+            by_host::<4>().layer(Answers)
+        }),
         Subject::new(path::OPEN, ours(""), Refusal, || open(breaker(opens).layer(Fails))),
         Subject::new(path::BULKHEAD, ours(""), Answer, || bulkhead(1000).layer(Answers)),
         Subject::new(path::FULL, ours(""), Refusal, || full(bulkhead(1).layer(Hangs))),
@@ -80,18 +98,27 @@ pub(crate) fn subjects() -> Vec<Subject> {
 }
 
 pub(crate) fn shared(inner: Works) -> Vec<[Subject; 2]> {
-    let by_calls = BreakerSettings::default().window(Window::calls(100));
     vec![
         pair(NOBODY, &inner),
         pair(("", "one word that counts"), &Counts(inner)),
-        pair((OURS, "breaker"), &breaker(by_calls).layer(inner)),
+        pair((OURS, "breaker"), &breaker(last_calls()).layer(inner)),
+        pair((OURS, "breaker by key, one key"), &by_host::<1>().layer(inner)),
+        pair((OURS, "breaker by key, four in turn"), &by_host::<4>().layer(inner)),
         pair((OURS, "bulkhead"), &bulkhead(1000).layer(inner)),
         pair((OURS, "stack"), &stack(inner)),
     ]
 }
 
+fn last_calls() -> BreakerSettings {
+    BreakerSettings::default().window(Window::calls(100))
+}
+
 fn breaker(settings: BreakerSettings) -> BreakerLayer<Breaker> {
     BreakerLayer::new(Breaker::new(settings).expect("the settings are sound"))
+}
+
+fn by_host<const N: usize>() -> BreakerLayer<Breakers<String, ByHost<N>>> {
+    BreakerLayer::new(Breakers::new(last_calls(), ByHost).expect("the settings are sound"))
 }
 
 fn bulkhead(limit: usize) -> BulkheadLayer {
@@ -132,4 +159,28 @@ where
 {
     let stack = Standard::generic().fallback(|_: &Cause<u64>| 0).build();
     stack.expect("the defaults are sound").layer(inner)
+}
+
+// === impl ByHost ===
+
+impl<const N: usize> ByHost<N> {
+    fn host(request: u64) -> &'static str {
+        HOSTS[..N][request as usize % N]
+    }
+}
+
+impl<const N: usize> KeyOf<u64> for ByHost<N> {
+    type Key = String;
+
+    fn hash<H: Hasher>(&self, request: &u64, state: &mut H) {
+        Self::host(*request).hash(state);
+    }
+
+    fn matches(&self, request: &u64, key: &String) -> bool {
+        Self::host(*request) == key
+    }
+
+    fn key(&self, request: &u64) -> String {
+        Self::host(*request).to_owned()
+    }
 }
