@@ -45,6 +45,7 @@ const PATTERN: Role = Role {
         always("tracing", "events for the rare"),
         optional("humantime-serde", "durations in settings"),
         optional("serde", "settings from files"),
+        under("cfg(not(buttress_loom))", "arc-swap", "the breaker of a key, found past the lock"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
     ]),
 };

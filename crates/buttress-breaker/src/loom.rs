@@ -7,7 +7,7 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::{
-    Breaker, BreakerSettings, State, Window,
+    Breaker, BreakerSettings, Breakers, Select, State, Window,
     machine::{End, Ticket},
     moment::Moment,
 };
@@ -285,5 +285,30 @@ fn past_the_lock_nobody_is_refused_until_an_instant_of_a_later_promise() {
         };
         breaker.with(|machine, _| machine.reset(now));
         assert!(!asking.join().unwrap());
+    });
+}
+
+#[test]
+fn past_the_lock_no_breaker_is_found_that_is_not_in_the_map() {
+    loom::model(|| {
+        let settings = BreakerSettings::default().window(Window::calls(4)).min_calls(1);
+        let breakers = Breakers::with_capacity(1, settings, |key: &u64| *key).unwrap();
+        let call = |breakers: &Breakers<u64, _>, key: u64| {
+            let breaker = breakers.select(&key);
+            let ticket = enter(&breaker, Moment::START).expect("all succeed");
+            succeed(&breaker, Moment::START, ticket);
+        };
+        // Made, found under the lock, and from then on past it.
+        (0..2).for_each(|_| call(&breakers, 1));
+        let calling = {
+            let breakers = breakers.clone();
+            thread::spawn(move || call(&breakers, 1))
+        };
+        // Takes its place, if nobody has it.
+        call(&breakers, 2);
+        calling.join().unwrap();
+        // A call of one that was replaced before would be in no sum.
+        let stats = breakers.stats();
+        assert_eq!((stats.started, stats.success, breakers.len()), (4, 4, 1), "{stats:?}");
     });
 }

@@ -150,16 +150,20 @@ async fn dead_hosts_that_nobody_asks_for_do_not_fill_the_map_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn the_one_that_was_unused_for_longest_goes_first() {
-    let breakers = by_number(8);
-    for key in 0..8 {
-        call(&breakers, key, Class::Success);
+    // The last time before, all but one are found under the lock, or past it.
+    for times in 1..=2 {
+        let breakers = by_number(8);
+        for n in 0..8 * times {
+            call(&breakers, n % 8, Class::Success);
+        }
+        assert!(!is_kept(&breakers, 99));
+        for key in [0, 1, 2, 3, 5, 6, 7] {
+            call(&breakers, key, Class::Success);
+        }
+        call(&breakers, 100, Class::Success);
+        let gone: Vec<_> = (0..8).filter(|key| !is_kept(&breakers, *key)).collect();
+        assert_eq!(gone, [4], "after {times}");
     }
-    for key in [0, 1, 2, 3, 5, 6, 7] {
-        call(&breakers, key, Class::Success);
-    }
-    call(&breakers, 100, Class::Success);
-    let gone: Vec<_> = (0..8).filter(|key| !is_kept(&breakers, *key)).collect();
-    assert_eq!(gone, [4]);
 
     // Hosts in steady use outlive a flood of others.
     let breakers = by_number(100);
@@ -281,6 +285,24 @@ fn threads_that_come_with_a_new_key_at_once_get_one_breaker() {
         assert_eq!(breakers.len(), 20, "{round}");
         assert!(breakers.snapshot().iter().all(|(_, breaker)| breaker.stats().success == 4));
     }
+}
+
+#[test]
+fn no_call_is_lost_where_threads_push_out_each_others_keys() {
+    // Fewer places than keys: each of them comes, is found in every way, and goes, over and over.
+    let breakers = by_number(2);
+    thread::scope(|scope| {
+        for first in 0..4 {
+            let breakers = &breakers;
+            scope.spawn(move || {
+                for n in 0..5_000 {
+                    call(breakers, (first + n / 3) % 4, Class::Success);
+                }
+            });
+        }
+    });
+    let stats = breakers.stats();
+    assert_eq!((stats.started, stats.success, breakers.len()), (20_000, 20_000, 2));
 }
 
 #[test]
@@ -506,14 +528,18 @@ fn what_comes_and_goes_while_keys_are_compared_hides_none() {
 
 #[test]
 fn what_is_being_compared_is_not_replaced() {
-    let (meanwhile, breakers) = meanwhile(1);
-    succeed(&breakers, [1]);
-    let same = breakers.clone();
-    meanwhile.comparing.set(Some(Box::new(move || succeed(&same, [2]))));
-    succeed(&breakers, [1]);
-    assert_eq!((keys(&breakers), successes(&breakers, 1)), (vec![1], 2), "2 found no place");
-    assert_eq!(breakers.overflow().stats().success, 1);
+    // It was made, it was found under the lock, it was found past it.
+    for before in 1..=3 {
+        let (meanwhile, breakers) = meanwhile(1);
+        succeed(&breakers, [1].repeat(before));
+        let same = breakers.clone();
+        meanwhile.comparing.set(Some(Box::new(move || succeed(&same, [2]))));
+        succeed(&breakers, [1]);
+        let calls = before as u64 + 1;
+        assert_eq!((keys(&breakers), successes(&breakers, 1)), (vec![1], calls), "2 has no place");
+        assert_eq!(breakers.overflow().stats().success, 1);
 
-    succeed(&breakers, [2]);
-    assert_eq!((keys(&breakers), breakers.stats().success), (vec![2], 4));
+        succeed(&breakers, [2]);
+        assert_eq!((keys(&breakers), breakers.stats().success), (vec![2], calls + 2));
+    }
 }
