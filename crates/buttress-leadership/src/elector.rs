@@ -1,6 +1,5 @@
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::atomic::Ordering::Relaxed,
     task::{Context, Poll},
@@ -21,6 +20,7 @@ use crate::{
     Leadership, LeaseClock, LeaseConfig, LeaseRecord, LeaseStore, Operation, ReleaseOutcome,
     ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason, RuntimeLag, State,
     StoreCapabilities, StoreError, TermEnd,
+    foreign::{Foreign, guarded, text_of},
     gate::{Shut, Term},
     interlock::Interlock,
     leadership::Shared,
@@ -73,6 +73,7 @@ use crate::{
 #[must_use = "an elector does nothing unless it runs"]
 pub struct Elector<S> {
     store: std::sync::Arc<S>,
+    can: StoreCapabilities,
     config: LeaseConfig,
     leadership: Leadership,
     work: Option<Work>,
@@ -126,10 +127,10 @@ impl<S: LeaseStore> Elector<S> {
     }
 
     fn checked(store: std::sync::Arc<S>, config: LeaseConfig, clock: LeaseClock) -> Self {
-        let leadership = Leadership::new(&config, clock);
+        let (can, leadership) = (store.capabilities(), Leadership::new(&config, clock));
         let (work, work_on, observer, policy) = (None, None, None, None);
         let (is_probed, is_once) = (false, false);
-        Self { store, config, leadership, work, work_on, is_probed, observer, policy, is_once }
+        Self { store, can, config, leadership, work, work_on, is_probed, observer, policy, is_once }
     }
 
     /// One that ends with its first term. Its settings have been checked.
@@ -316,7 +317,7 @@ struct Driver<S> {
     /// What is to be told to the store with the next renewal.
     payload: Option<Bytes>,
     memo: Option<Bytes>,
-    changes: Option<Changes>,
+    changes: Option<Foreign<Changes>>,
     /// A change was told of, and nobody has looked since.
     is_changed: bool,
     is_stopping: bool,
@@ -330,7 +331,7 @@ struct Call {
     /// What it tells the store.
     payload: Option<Bytes>,
     memo: Option<Bytes>,
-    future: Pin<Box<dyn Future<Output = Said> + Send>>,
+    future: Foreign<Pin<Box<dyn Future<Output = Said> + Send>>>,
 }
 
 /// What came of a call.
@@ -349,6 +350,7 @@ impl<S: LeaseStore> Driver<S> {
     fn new(elector: Elector<S>) -> Self {
         let Elector {
             store,
+            can,
             config,
             leadership,
             work,
@@ -365,12 +367,10 @@ impl<S: LeaseStore> Driver<S> {
             (work_on.is_some() && deadline < Duration::MAX).then(|| Interlock::new(deadline, now));
         let probe = (is_probed || interlock.is_some())
             .then(|| leadership.shared.probe.spawn(&runtime, &leadership.shared));
-        let StoreCapabilities { watch, expiry, .. } = store.capabilities();
-        let machine = Machine::new(&config, watch, now);
+        let machine = Machine::new(&config, can.watch, now);
         leadership.shared.counters.running.store(1, Relaxed);
-        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime, expiry));
+        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime, can.expiry));
         Self {
-            changes: Some(store.changes(&config.name)),
             store,
             config,
             leadership,
@@ -388,6 +388,7 @@ impl<S: LeaseStore> Driver<S> {
             is_once,
             payload: None,
             memo: None,
+            changes: None,
             is_changed: false,
             is_stopping: false,
             timer: Box::pin(sleep(Duration::ZERO)),
@@ -557,8 +558,7 @@ impl<S: LeaseStore> Driver<S> {
         cx: &mut Context<'_>,
     ) -> Poll<Happened> {
         if let Some(call) = &mut self.call {
-            let polled = catch_unwind(AssertUnwindSafe(|| call.future.as_mut().poll(cx)));
-            match polled {
+            match call.future.run(|call| call.as_mut().poll(cx)) {
                 Ok(Poll::Ready(said)) => return Poll::Ready(Happened::Answered(Ok(said))),
                 Ok(Poll::Pending) => {}
                 Err(panic) => return Poll::Ready(Happened::Answered(Err(panic))),
@@ -586,9 +586,12 @@ impl<S: LeaseStore> Driver<S> {
             && !looks
             && self.machine.state() == State::Follower
             && let Some(changes) = &mut self.changes
-            && let Poll::Ready(change) = changes.as_mut().poll_next(cx)
         {
-            return Poll::Ready(Happened::Changed(change.is_some()));
+            // One that panics has ended.
+            let polled = changes.run(|changes| changes.as_mut().poll_next(cx));
+            if let Poll::Ready(change) = polled.unwrap_or(Poll::Ready(None)) {
+                return Poll::Ready(Happened::Changed(change.is_some()));
+            }
         }
         self.timer.as_mut().poll(cx).map(|()| Happened::Woken)
     }
@@ -598,7 +601,8 @@ impl<S: LeaseStore> Driver<S> {
     fn begin(&mut self, op: Op) {
         self.is_changed = false;
         if self.changes.is_none() {
-            self.changes = Some(self.store.changes(&self.config.name));
+            let changes = guarded(|| self.store.changes(&self.config.name));
+            self.changes = changes.ok().map(Foreign::new);
         }
         let (store, config) = (std::sync::Arc::clone(&self.store), self.config.clone());
         let payload = match op {
@@ -641,7 +645,7 @@ impl<S: LeaseStore> Driver<S> {
         let sent = self.now();
         self.machine.began(op, sent);
         let (payload, memo) = told;
-        self.call = Some(Call { op, sent, payload, memo, future: Box::pin(future) });
+        self.call = Some(Call { op, sent, payload, memo, future: Foreign::new(Box::pin(future)) });
         self.show_state();
     }
 
@@ -656,7 +660,7 @@ impl<S: LeaseStore> Driver<S> {
                     _ => Ended::Answered,
                 };
                 counters.of(operation(op)).end(ended, took);
-                self.shared().failed(None, false);
+                self.shared().failed(None);
                 answer
             }
             Ok(Err(error)) => {
@@ -716,20 +720,27 @@ impl<S: LeaseStore> Driver<S> {
         if operation == Operation::Renew {
             count(&self.shared().counters.renewals_failed);
         }
-        self.shared().failed(error.as_ref(), error.is_none());
         let name = &self.config.name;
-        match &error {
-            Some(error) if error.is_fatal() => {
-                tracing::warn!(target: "buttress_leadership", lease = %name, ?operation, %error, "lease store refuses");
-            }
+        let text = match &error {
             Some(error) => {
-                tracing::debug!(target: "buttress_leadership", lease = %name, ?operation, %error, "lease store failed");
+                let text = text_of(error);
+                if error.is_fatal() {
+                    tracing::warn!(target: "buttress_leadership", lease = %name, ?operation, error = text, "lease store refuses");
+                } else {
+                    tracing::debug!(target: "buttress_leadership", lease = %name, ?operation, error = text, "lease store failed");
+                }
+                text
             }
             None => {
                 tracing::debug!(target: "buttress_leadership", lease = %name, ?operation, "lease store took too long");
+                "the lease store did not answer in time".to_owned()
             }
-        }
-        self.tell(Event::StoreFailed { operation, error: error.map(std::sync::Arc::new) });
+        };
+        self.shared().failed(Some(text));
+        let error = error.map(std::sync::Arc::new);
+        let last = Foreign::new(error.clone());
+        self.tell(Event::StoreFailed { operation, error });
+        drop(last);
     }
 
     // === Effects ===
@@ -821,7 +832,7 @@ impl<S: LeaseStore> Driver<S> {
         }
         let Some(work) = &mut self.work else { return };
         let term = LeaderTerm::new(term);
-        match catch_unwind(AssertUnwindSafe(|| work(term))) {
+        match guarded(|| work(term)) {
             Ok(work) => {
                 let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
                 let fence = Fence::new(self.config.name.id(), fence);
@@ -950,7 +961,7 @@ impl<S> Drop for Driver<S> {
             let event = Event::TermEnded { fence, end };
             if let Some(observer) = &mut self.observer {
                 // It may be its own panic that drops us.
-                let _ = catch_unwind(AssertUnwindSafe(|| observer(&event)));
+                let _ = guarded(|| observer(&event));
             }
         }
         if let Some(call) = &self.call {

@@ -17,8 +17,7 @@ use tokio::{
 
 use crate::{
     BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, LeadershipMetrics, LeaseClock,
-    LeaseConfig, LeaseName, NAME, ResignReason, SignalStatus, Standing, State, Status, StoreError,
-    TermPermit,
+    LeaseConfig, LeaseName, NAME, ResignReason, SignalStatus, Standing, State, Status, TermPermit,
     gate::{Gate, Shut, Term},
     health::Turns,
     metrics::{Counters, age, count, left},
@@ -491,12 +490,8 @@ impl Shared {
         self.seen.store(Some(Arc::new(Seen { leader, at })));
     }
 
-    pub(crate) fn failed(&self, error: Option<&StoreError>, timeout: bool) {
-        let text = match (error, timeout) {
-            (Some(error), _) => Some(error.to_string()),
-            (None, true) => Some("the lease store did not answer in time".to_owned()),
-            (None, false) => None,
-        };
+    /// Why the last call got no answer, or that it did.
+    pub(crate) fn failed(&self, text: Option<String>) {
         if text.is_some() || self.error.read(|error| error.is_some()) {
             self.error.store(text.map(Arc::new));
         }

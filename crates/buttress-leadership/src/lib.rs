@@ -89,6 +89,7 @@ mod event;
 mod faulty;
 #[cfg(feature = "serde")]
 mod file;
+mod foreign;
 mod forward;
 mod future;
 mod gate;

@@ -1,6 +1,5 @@
 use std::{
     borrow::Cow,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -20,6 +19,7 @@ use super::{
 use crate::{
     Expiry, Identity, LeaseConfig, LeaseRecord, ResignReason, StoreTime,
     clock::nanos,
+    foreign::{guarded, text_of},
     planted::{Plant, is_planted},
 };
 
@@ -267,9 +267,7 @@ impl Watched {
         let reading = match &self.from {
             From::Check(check) => check.reading,
             // It is somebody else's code, and an elector outlives it.
-            From::Signal(signal) => {
-                catch_unwind(AssertUnwindSafe(|| signal.sample(now))).unwrap_or(unknown)
-            }
+            From::Signal(signal) => guarded(|| signal.sample(now)).unwrap_or(unknown),
         };
         self.health = reading.health;
         reading
@@ -316,7 +314,7 @@ impl Check {
         if !is_late {
             let error = match answer {
                 Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
+                Ok(Err(error)) => Some(text_of(&error)),
                 Err(error) => Some(error.to_string()),
             };
             let health = if error.is_none() { Health::Healthy } else { Health::Unhealthy };

@@ -1,12 +1,20 @@
 //! How terms end that nobody wanted to end.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::Poll,
 };
 
-use buttress_core::edge;
-use buttress_leadership::{Fault, LeaseStore, NotLeading, Operation, TermEnd};
+use buttress_core::{BoxError, edge};
+use buttress_leadership::{
+    AcquireOutcome, AcquireRequest, Changes, Elector, Fault, LeaseName, LeaseRecord, LeaseStore,
+    MemoryStore, NotLeading, Operation, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
+    ResignPolicy, ResignReason, StoreCapabilities, StoreError, TermEnd,
+};
+use futures_util::StreamExt as _;
 use tokio::time::sleep;
 
 use crate::common::*;
@@ -145,6 +153,143 @@ async fn a_panic_of_the_store_ends_the_term_and_not_the_elector() {
     let again = leader.leads().await;
     assert_eq!(again.get(), 2, "under a new token, once the old lease was given back");
     assert!(!leader.task.is_finished());
+}
+
+/// Where a store of somebody's panics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Acquire,
+    Renew,
+    Release,
+    Inspect,
+    /// A call that is given up, as it is dropped.
+    CallDropped,
+    /// An error, as it is asked for its text.
+    ErrorText,
+    Changes,
+    /// What it answers, as it is asked for the next change.
+    Change,
+    /// As it is dropped.
+    ChangesDropped,
+}
+
+/// A store that panics there, the first three times.
+#[derive(Clone, Debug)]
+struct Panics {
+    inner: MemoryStore,
+    place: Place,
+    times: Arc<AtomicUsize>,
+}
+
+/// Something of such a store's.
+#[derive(Debug)]
+struct Thing(Panics, Place);
+
+impl Panics {
+    fn is_to(&self, place: Place) -> bool {
+        self.place == place
+            && self.times.fetch_update(Relaxed, Relaxed, |n| (n < 3).then_some(n + 1)).is_ok()
+    }
+
+    fn at(&self, place: Place) {
+        assert!(!self.is_to(place), "planted");
+    }
+}
+
+impl Drop for Thing {
+    fn drop(&mut self) {
+        self.0.at(self.1);
+    }
+}
+
+impl std::fmt::Display for Thing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.at(Place::ErrorText);
+        f.write_str("planted")
+    }
+}
+
+impl std::error::Error for Thing {}
+
+impl LeaseStore for Panics {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.inner.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
+        self.at(Place::Acquire);
+        self.inner.acquire(request).await
+    }
+
+    async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, StoreError> {
+        self.at(Place::Renew);
+        let seldom = self.times.load(Relaxed) < 3;
+        if self.place == Place::CallDropped && seldom {
+            let _thing = Thing(self.clone(), Place::CallDropped);
+            std::future::pending::<()>().await;
+        }
+        if self.place == Place::ErrorText && seldom {
+            return Err(StoreError::NotApplied(Box::new(Thing(self.clone(), Place::ErrorText))));
+        }
+        self.inner.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.at(Place::Release);
+        self.inner.release(request).await
+    }
+
+    async fn inspect(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, StoreError> {
+        self.at(Place::Inspect);
+        self.inner.inspect(name).await
+    }
+
+    fn changes(&self, name: &LeaseName) -> Changes {
+        self.at(Place::Changes);
+        let (panics, mut inner) = (self.clone(), self.inner.changes(name));
+        let thing = Thing(self.clone(), Place::ChangesDropped);
+        Box::pin(futures_util::stream::poll_fn(move |cx| {
+            let _ = &thing;
+            panics.at(Place::Change);
+            // It ends, so that it is dropped.
+            let is_over = panics.place == Place::ChangesDropped;
+            if is_over { Poll::Ready(None) } else { inner.poll_next_unpin(cx) }
+        }))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_wherever_it_can_ends_no_election() {
+    use Place::*;
+    for place in
+        [Acquire, Renew, Release, Inspect, CallDropped, ErrorText, Changes, Change, ChangesDropped]
+    {
+        let inner = MemoryStore::new();
+        let other = Elector::new(inner.clone(), config()).unwrap().spawn();
+        other.leadership().watch().wait_for(|standing| standing.term.is_some()).await.unwrap();
+        let store = Panics { inner, place, times: Arc::default() };
+        let times = Arc::clone(&store.times);
+        // Until its signal is known it looks, and does not ask.
+        let ready = || async { Ok::<_, BoxError>(()) };
+        let policy = ResignPolicy::new().readiness("ready", ready);
+        let elector = Elector::new(store, config()).unwrap().resign_when(policy).unwrap();
+        let task = elector.spawn();
+        let leads = async || {
+            let mut watch = task.leadership().watch();
+            watch.wait_for(|standing| standing.term.is_some()).await.unwrap();
+        };
+        sleep(secs(60)).await;
+        drop(other);
+        leads().await;
+        sleep(secs(60)).await;
+        leads().await;
+        task.leadership().resign(ResignReason::Operator);
+        sleep(secs(60)).await;
+        leads().await;
+        assert_eq!(times.load(Relaxed), 3, "{place:?}");
+        assert!(!task.is_finished(), "{place:?}");
+        task.stop().await;
+    }
 }
 
 // LDR-01

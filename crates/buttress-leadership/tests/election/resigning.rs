@@ -119,8 +119,9 @@ async fn a_leader_that_is_ill_makes_room_for_one_that_is_not() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_by_itself_finds_out_whatever_way_it_is_not_ready() {
     type Ask = fn() -> std::pin::Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
-    let ways: [(&str, Ask, Duration); 4] = [
+    let ways: [(&str, Ask, Duration); 5] = [
         ("says so", || Box::pin(async { Err("down".into()) }), secs(0)),
+        ("panics as it is asked why", || Box::pin(async { Err(Mute.into()) }), secs(0)),
         ("panics", || Box::pin(async { panic!("planted") }), secs(0)),
         ("panics before", || panic!("planted"), secs(0)),
         ("hangs", || Box::pin(pending()), secs(1)),
@@ -146,6 +147,18 @@ async fn a_leader_by_itself_finds_out_whatever_way_it_is_not_ready() {
         assert_eq!(leader.told.ended().unwrap().1, TermEnd::Resigned(reason), "{way}");
     }
 }
+
+/// An error that panics when it is asked for its text.
+#[derive(Debug)]
+struct Mute;
+
+impl std::fmt::Display for Mute {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("planted")
+    }
+}
+
+impl std::error::Error for Mute {}
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_does_not_run_is_not_ready_and_is_not_flooded() {
