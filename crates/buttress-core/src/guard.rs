@@ -96,7 +96,9 @@ pub struct FenceGuard {
 ///         let Self { pool, lease } = self.clone();
 ///         Box::pin(async move {
 ///             let mark = pool.query(RAISE, (lease, token.get())).await.map_err(RaiseError::Failed)?;
-///             let highest = FencingToken::new(mark).unwrap_or(token);
+///             // A mark of zero is none: then nobody knows, and nobody is to write.
+///             let highest = FencingToken::new(mark).ok_or("the mark is zero");
+///             let highest = highest.map_err(|error| RaiseError::Failed(error.into()))?;
 ///             StaleFence::check(token, highest).map_err(RaiseError::Stale)
 ///         })
 ///     }
