@@ -96,11 +96,14 @@ impl ElectorThread {
     ///
     /// If the system has no thread for it, or no file descriptors for a runtime.
     pub fn new() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
+        Self::on(thread::Builder::new().name(NAME.to_owned()))
+    }
+
+    fn on(thread: thread::Builder) -> io::Result<Self> {
+        let runtime = Unwaited(Some(Builder::new_current_thread().enable_all().build()?));
+        let handle = runtime.get().handle().clone();
         let (main, begins) = oneshot::channel();
-        let thread =
-            thread::Builder::new().name(NAME.to_owned()).spawn(move || run(runtime, begins))?;
+        let thread = thread.spawn(move || run(&runtime, begins))?;
         Ok(Self { runtime: handle, main, thread })
     }
 
@@ -165,14 +168,30 @@ impl fmt::Debug for ElectorThread {
     }
 }
 
-fn run(runtime: Runtime, begins: oneshot::Receiver<Main>) {
-    runtime.block_on(async {
+fn run(runtime: &Unwaited, begins: oneshot::Receiver<Main>) {
+    runtime.get().block_on(async {
         if let Ok(main) = begins.await {
             main.await;
         }
     });
-    // What a store has left behind may hang. The thread does not wait for it.
-    runtime.shutdown_background();
+}
+
+/// A runtime that ends without waiting for what a store has left behind, which may hang: also where its thread
+/// panics, and where there is no thread for it, and it is dropped on another runtime.
+struct Unwaited(Option<Runtime>);
+
+impl Unwaited {
+    const fn get(&self) -> &Runtime {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Unwaited {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// A task that goes with who waits for it.
@@ -257,5 +276,16 @@ impl<S: LeaseStore> Elector<S> {
     /// Outside of a tokio runtime, unless it was told to [`work_on`](Self::work_on) one.
     pub fn spawn_isolated(self) -> io::Result<IsolatedElector> {
         Ok(ElectorThread::new()?.spawn(self))
+    }
+}
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_the_system_does_not_have_is_an_error_and_no_panic() {
+        let larger_than_memory = thread::Builder::new().stack_size(1 << 60);
+        assert!(ElectorThread::on(larger_than_memory).is_err());
     }
 }

@@ -552,3 +552,47 @@ async fn who_does_not_wait_for_the_stop_any_more_has_dropped_it() {
     assert!(leadership.check().is_err());
     inside.over().await;
 }
+
+/// Something of it hangs on a thread of its runtime.
+struct Leaves(MemoryStore, Blocked);
+
+impl LeaseStore for Leaves {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.0.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
+        let blocked = self.1.clone();
+        tokio::task::spawn_blocking(move || blocked.wait());
+        self.0.acquire(request).await
+    }
+
+    async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, StoreError> {
+        self.0.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.0.release(request).await
+    }
+
+    async fn inspect(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, StoreError> {
+        self.0.inspect(name).await
+    }
+}
+
+#[tokio::test]
+async fn a_thread_whose_observer_panics_waits_for_nothing_that_hangs() {
+    let blocked = Blocked::default();
+    let store = Leaves(MemoryStore::with_clock(LeaseClock::system()), blocked.clone());
+    let elector = Elector::with_clock(store, quick(), LeaseClock::system()).unwrap();
+    let elector = elector.observe(|event| {
+        assert!(!matches!(event, Event::TermStarted { .. }), "planted");
+    });
+    let running = elector.spawn_isolated().unwrap();
+    let began = edge::now();
+    while !running.is_finished() {
+        assert!(edge::now() - began < PATIENT, "it waits for what hangs");
+        sleep(millis(1)).await;
+    }
+    blocked.open();
+}
