@@ -84,7 +84,11 @@ pub struct Elector<S> {
     policy: Option<ResignPolicy>,
     /// Whether it ends with its first term.
     is_once: bool,
+    ends: Ends,
 }
+
+/// Says that the election is over, when the elector is gone: it need never have run.
+struct Ends(Leadership);
 
 /// An elector that runs in a task of its own. Dropped, it stops at once: nobody leads here any more, and the
 /// lease ends by itself. To give it back, [`stop`](Self::stop).
@@ -130,7 +134,20 @@ impl<S: LeaseStore> Elector<S> {
         let (can, leadership) = (store.capabilities(), Leadership::new(&config, clock));
         let (work, work_on, observer, policy) = (None, None, None, None);
         let (is_probed, is_once) = (false, false);
-        Self { store, can, config, leadership, work, work_on, is_probed, observer, policy, is_once }
+        let ends = Ends(leadership.clone());
+        Self {
+            store,
+            can,
+            config,
+            leadership,
+            work,
+            work_on,
+            is_probed,
+            observer,
+            policy,
+            is_once,
+            ends,
+        }
     }
 
     /// One that ends with its first term. Its settings have been checked.
@@ -322,6 +339,7 @@ struct Driver<S> {
     is_changed: bool,
     is_stopping: bool,
     timer: Pin<Box<Sleep>>,
+    _ends: Ends,
 }
 
 /// The call in flight.
@@ -359,6 +377,7 @@ impl<S: LeaseStore> Driver<S> {
             observer,
             policy,
             is_once,
+            ends,
         } = elector;
         let now = leadership.clock().now();
         let runtime = work_on.clone().unwrap_or_else(Handle::current);
@@ -392,6 +411,7 @@ impl<S: LeaseStore> Driver<S> {
             is_changed: false,
             is_stopping: false,
             timer: Box::pin(sleep(Duration::ZERO)),
+            _ends: ends,
         }
     }
 
@@ -968,6 +988,12 @@ impl<S> Drop for Driver<S> {
             let counters = shared.counters.of(operation(call.op));
             counters.end(Ended::Cancelled, self.leadership.clock().now().since(call.sent));
         }
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let shared = &self.0.shared;
         shared.counters.running.store(0, Relaxed);
         shared.stand(|standing| {
             standing.state = State::Stopped;

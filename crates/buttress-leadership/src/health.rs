@@ -6,7 +6,7 @@ use std::{
 use buttress_core::{Health, HealthSignal, Reading, edge};
 use tokio::time::Instant;
 
-use crate::{Leadership, clock::nanos};
+use crate::{Leadership, State, clock::nanos};
 
 /// Whether an elector does its rounds: for a liveness check.
 ///
@@ -93,10 +93,11 @@ impl Leadership {
 impl HealthSignal for Liveness {
     fn sample(&self, now: Instant) -> Reading {
         let shared = &self.leadership.shared;
-        let Some(due) = shared.turns.at(&shared.turns.due) else { return UNKNOWN };
-        if !shared.is_running() {
+        // An elector may be dropped, and its task, before it ever ran.
+        if shared.standing.borrow().state == State::Stopped {
             return Reading { health: Health::Unhealthy, since: None };
         }
+        let Some(due) = shared.turns.at(&shared.turns.due) else { return UNKNOWN };
         late(now, due, shared.lease_duration())
     }
 }

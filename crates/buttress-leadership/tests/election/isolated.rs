@@ -248,6 +248,25 @@ fn liveness_is_lost_when_the_elector_hangs_and_when_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn liveness_is_lost_with_an_elector_that_never_ran() {
+    let elector = || Elector::new(store(), config()).unwrap();
+    let unspawned = elector();
+    let [one, other] = [unspawned.leadership(), {
+        let running = elector().spawn();
+        running.leadership().clone()
+    }];
+    assert_eq!(one.liveness().sample(edge::now()).health, Health::Unknown);
+    drop(unspawned);
+    // The other's task is gone when its runtime comes to it.
+    sleep(millis(1)).await;
+    for leadership in [one, other] {
+        assert_eq!(leadership.liveness().sample(edge::now()).health, Health::Unhealthy);
+        let metrics = leadership.metrics();
+        assert_eq!((metrics.running, metrics.state), (false, State::Stopped));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn liveness_is_lost_with_an_observer_that_panics() {
     let store = store();
     let elector = Elector::new(store, config()).unwrap().observe(|event| {
