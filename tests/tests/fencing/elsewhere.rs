@@ -1,6 +1,6 @@
 //! Requests that come to a process which does not lead: real servers, and clients that follow or do not.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, extract::Request, http::HeaderMap, routing::post};
 use buttress::{
@@ -8,14 +8,14 @@ use buttress::{
     http::{ForwardedOnce, LEADERSHIP_FORWARDED, RedirectToLeaderLayer, RejectedAsResponseLayer},
     leadership::{
         AcquireRequest, ElectorTask, ForwardToLeaderLayer, Identity, LeaderInfo, LeaseStore,
-        MemoryStore,
+        MemoryStore, State,
     },
 };
 use bytes::Bytes;
 use http::{Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 
 use super::{NAME, browser, client, config, leads, listen, serve};
@@ -153,6 +153,58 @@ async fn while_nobody_leads_a_client_is_to_come_again() {
         (told.status().as_u16(), &told.headers()["retry-after"]),
         (503, &"1".parse().unwrap())
     );
+}
+
+#[tokio::test]
+async fn a_leader_that_is_shut_down_answers_until_its_lease_is_given_back() {
+    let store = MemoryStore::new();
+    let (listener, addr) = listen().await;
+    let elector = Elector::new(store.clone(), config()).unwrap();
+    let (leadership, running) = (elector.leadership(), elector.spawn());
+    leads(&leadership).await;
+
+    let [begun, ended, shutdown] = [(); 3].map(|()| Arc::new(Notify::new()));
+    let work = {
+        let (begun, ended) = (begun.clone(), ended.clone());
+        async move || {
+            begun.notify_one();
+            ended.notified().await;
+            "done"
+        }
+    };
+    let elsewhere = leadership.clone();
+    let server = ServiceBuilder::new()
+        .layer(RejectedAsResponseLayer::new())
+        .layer(RedirectToLeaderLayer::new(move || {
+            Some(elsewhere.check().err()?.leader()?.payload.clone())
+        }))
+        .layer(LeadershipLayer::new(leadership.clone()));
+    let app = Router::new().route("/", post(work)).layer(server);
+    let stop = {
+        let shutdown = shutdown.clone();
+        async move {
+            shutdown.notified().await;
+            running.stop().await;
+        }
+    };
+    let served =
+        tokio::spawn(axum::serve(listener, app).with_graceful_shutdown(stop).into_future());
+
+    let ask = move || {
+        let request = Request::post(format!("http://{addr}")).body(Full::default()).unwrap();
+        client().oneshot(request)
+    };
+    let first = tokio::spawn(ask());
+    begun.notified().await;
+    shutdown.notify_one();
+    let mut watch = leadership.watch();
+    watch.wait_for(|standing| standing.state == State::Resigning).await.unwrap();
+    assert_eq!(ask().await.unwrap().status(), 503, "whoever is sent here is told to come again");
+    ended.notify_one();
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    served.await.unwrap().unwrap();
+    let lease = store.inspect(leadership.name()).await.unwrap().unwrap();
+    assert_eq!(lease.holder, None);
 }
 
 #[tokio::test]

@@ -70,12 +70,12 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
         .service_fn(move |request| enter(leadership.clone(), ledger.clone(), request));
     let app = Router::new().route("/entries", post_service(entries));
     tell(What::Listens(front));
-    axum::serve(listener, app)
-        .with_graceful_shutdown(async { _ = copy(&mut stdin(), &mut sink()).await })
-        .await?;
-    // What is under way ends, and the lease is given back: the next one leads at once.
-    running.stop().await;
-    Ok(())
+    // The gate is closed first and the listener last: until the lease is given back, others send their callers here.
+    let shutdown = async move {
+        _ = copy(&mut stdin(), &mut sink()).await;
+        running.stop().await;
+    };
+    Ok(axum::serve(listener, app).with_graceful_shutdown(shutdown).await?)
 }
 
 /// Writes an entry.
