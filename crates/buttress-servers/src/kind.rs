@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -26,7 +27,10 @@ pub(crate) enum Kind {
         cluster: String,
     },
     Postgres,
-    Redis,
+    Redis {
+        /// Whether it has a wall clock of its own.
+        has_clock: bool,
+    },
 }
 
 /// A question is answered within that, or asked again.
@@ -38,7 +42,7 @@ impl Kind {
         match self {
             Self::Etcd { .. } => "etcd-server",
             Self::Postgres => "postgresql",
-            Self::Redis => "redis-server",
+            Self::Redis { .. } => "redis-server",
         }
     }
 
@@ -46,14 +50,14 @@ impl Kind {
         match self {
             Self::Etcd { .. } => format!("http://{addr}"),
             Self::Postgres => format!("postgres://postgres@{addr}/postgres"),
-            Self::Redis => format!("redis://{addr}"),
+            Self::Redis { .. } => format!("redis://{addr}"),
         }
     }
 
     /// Asks it to end in order.
     pub(crate) const fn stops_by(&self) -> Signal {
         match self {
-            Self::Etcd { .. } | Self::Redis => Signal::TERM,
+            Self::Etcd { .. } | Self::Redis { .. } => Signal::TERM,
             // It would wait for its clients at the other one.
             Self::Postgres => Signal::INT,
         }
@@ -66,6 +70,11 @@ impl Kind {
             return;
         }
         fs::create_dir(&data).expect("the folder is ours");
+        if let Self::Redis { has_clock: true } = self
+            && !home.path("clock").exists()
+        {
+            make_clock(home);
+        }
         if !matches!(self, Self::Postgres) {
             return;
         }
@@ -120,8 +129,14 @@ impl Kind {
                 }
                 postgres
             }
-            Self::Redis => {
+            Self::Redis { has_clock } => {
                 let mut redis = self.command("redis-server");
+                if *has_clock {
+                    let [clock, program] = [home.path("clock"), home.path("clock.so")];
+                    redis = Command::new("env");
+                    redis.arg(format!("BUTTRESS_CLOCK={}", clock.display()));
+                    redis.arg(format!("LD_PRELOAD={}", program.display())).arg("redis-server");
+                }
                 redis.arg("--dir").arg(&data).args(["--port", &port.to_string()]);
                 redis.args(["--bind", "127.0.0.1", "--save", ""]);
                 // All that it has answered is there after a start.
@@ -151,7 +166,7 @@ impl Kind {
                 // It asks whether TLS is spoken here.
                 is_ready && first_byte(addr, &[0, 0, 0, 8, 4, 210, 22, 47]).await == Some(b'N')
             }
-            Self::Redis => {
+            Self::Redis { .. } => {
                 // It says who it is while it still reads its data, and does nothing else.
                 let said = said(addr, b"INFO server\r\nPING\r\nQUIT\r\n").await;
                 said.contains(&format!("process_id:{pid}\r\n")) && said.contains("+PONG")
@@ -180,6 +195,26 @@ fn postgres(program: &str) -> PathBuf {
     let there = versions.filter(|version| version.join("bin").join(program).exists());
     let newest = there.max_by_key(|version| number(version));
     newest.map_or_else(|| program.into(), |version| version.join("bin").join(program))
+}
+
+/// Compiles what stands between a server and its wall clock, and sets that to the host's.
+fn make_clock(home: &Home) {
+    let source = home.path("clock.c");
+    fs::write(&source, include_str!("clock.c")).expect("the folder is ours");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(home.path("clock.so")).arg(source);
+    let done = cc.output().expect("a C compiler is there, as it links Rust's programs");
+    assert!(done.status.success(), "cc: {}", String::from_utf8_lossy(&done.stderr));
+    set_clock(home, Duration::ZERO);
+}
+
+/// In place, since the server has it in its memory.
+pub(crate) fn set_clock(home: &Home, ahead: Duration) {
+    let micros = i64::try_from(ahead.as_micros()).expect("it is less than an age");
+    let mut how = fs::File::options();
+    let file = how.write(true).create(true).truncate(false).open(home.path("clock"));
+    let file = file.expect("the folder is ours");
+    file.write_all_at(&micros.to_ne_bytes(), 0).expect("the folder is ours");
 }
 
 fn chown_to_postgres(data: &Path) {

@@ -9,7 +9,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
-use crate::{home::Home, kind::Kind};
+use crate::{
+    home::Home,
+    kind::{Kind, set_clock},
+};
 
 /// A real server that runs for a test.
 ///
@@ -60,7 +63,16 @@ impl Server {
     ///
     /// As [`postgres`](Self::postgres).
     pub async fn redis() -> Self {
-        one(|_| Kind::Redis).await
+        one(|_| Kind::Redis { has_clock: false }).await
+    }
+
+    /// Starts Redis by a wall clock of its own, which [`set_ahead`](Self::set_ahead) sets. That needs a C compiler.
+    ///
+    /// # Panics
+    ///
+    /// As [`postgres`](Self::postgres).
+    pub async fn redis_with_clock() -> Self {
+        one(|_| Kind::Redis { has_clock: true }).await
     }
 
     /// Starts an etcd of one member.
@@ -169,6 +181,16 @@ impl Server {
     pub fn forget(&mut self) {
         assert!(self.child.is_none(), "it runs: kill it first");
         fs::remove_dir_all(self.home.path("data")).expect("nobody writes there");
+    }
+
+    /// Sets its wall clock so far ahead of the host's, from the next time that it looks, and over all its starts.
+    ///
+    /// # Panics
+    ///
+    /// If it has none of its own.
+    pub fn set_ahead(&self, time: Duration) {
+        assert!(matches!(self.kind, Kind::Redis { has_clock: true }), "its clock is the host's");
+        set_clock(&self.home, time);
     }
 
     fn launch(&mut self) {

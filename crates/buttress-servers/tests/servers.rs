@@ -127,6 +127,23 @@ async fn a_server_that_is_paused_answers_when_it_goes_on() {
     assert_eq!(asked.await, "+PONG");
 }
 
+#[tokio::test]
+async fn a_servers_own_clock_runs_ahead_as_far_as_it_is_set_and_over_its_starts() {
+    let mut server = Server::redis_with_clock().await;
+    // In 2033, which this host is not in.
+    let ask = "EVAL \"return tonumber(redis.call('TIME')[1]) > 2000000000 and 1 or 0\" 0\r\n";
+    let host = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let step = Duration::from_secs(2_000_000_001).saturating_sub(host);
+    for (ahead, is_ahead) in [(Duration::ZERO, ":0"), (step, ":1"), (Duration::ZERO, ":0")] {
+        server.set_ahead(ahead);
+        assert_eq!(redis(&mut connect(server.addr()).await, ask).await, is_ahead);
+    }
+    server.set_ahead(step);
+    server.kill();
+    server.start().await;
+    assert_eq!(redis(&mut connect(server.addr()).await, ask).await, ":1");
+}
+
 /// It forks one for each connection, and those are to stop too.
 #[tokio::test]
 async fn a_server_with_many_processes_is_paused_in_all_of_them() {
