@@ -25,6 +25,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-http", HTTP),
     ("buttress-leadership", LEADERSHIP),
     ("buttress-lease-postgres", LEASE_POSTGRES),
+    ("buttress-lease-redis", LEASE_REDIS),
     ("buttress-lease-sqlite", LEASE_SQLITE),
     ("buttress-retry", PATTERN),
     ("buttress-servers", SERVERS),
@@ -76,6 +77,16 @@ const LEASE_POSTGRES: Role = Role {
         always("futures-core", "the `Stream` of changes"),
         always("tokio", "sync and time: one call after the other, and a pause between connections"),
         always("tokio-postgres", "the client"),
+    ]),
+};
+
+const LEASE_REDIS: Role = Role {
+    law: "a store knows leadership and its own client, and no other store",
+    may: Some(&[
+        always("buttress-leadership", "the `LeaseStore` trait"),
+        always("futures-core", "the `Stream` of changes"),
+        always("redis", "the client"),
+        always("tokio", "net, sync and time: its connections, and who waits for which"),
     ]),
 };
 
@@ -154,6 +165,7 @@ const FACADE: Role = Role {
         optional("buttress-http", "HTTP's classes, bodies and adapters"),
         optional("buttress-leadership", "a pattern"),
         optional("buttress-lease-postgres", "a store of leases"),
+        optional("buttress-lease-redis", "a store of leases"),
         optional("buttress-lease-sqlite", "a store of leases"),
         optional("buttress-retry", "a pattern"),
         optional("buttress-shed", "a pattern"),
