@@ -97,6 +97,7 @@
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
 //! | `leadership` | [`LeadershipLayer`], and the [`Elector`] of one leader among many processes | no |
 //! | `lease-postgres` | [`lease_postgres`]: leases in a table, with the database that is there anyway | no |
+//! | `lease-redis` | [`lease_redis`]: leases in Redis or Valkey, which may forget them | no |
 //! | `lease-sqlite` | [`lease_sqlite`]: leases in a file, for the processes of one host | no |
 //! | `shed` | [`ShedLayer`], admission for servers; with `deadline` and `http`, `ServerStandard` | no |
 //! | `serde` | settings from files, with durations as `"250ms"` | no |
@@ -140,6 +141,8 @@ pub use buttress_leadership::{
 };
 #[cfg(feature = "lease-postgres")]
 pub use buttress_lease_postgres as lease_postgres;
+#[cfg(feature = "lease-redis")]
+pub use buttress_lease_redis as lease_redis;
 #[cfg(feature = "lease-sqlite")]
 pub use buttress_lease_sqlite as lease_sqlite;
 #[cfg(feature = "retry")]
