@@ -42,7 +42,7 @@ pub(crate) async fn connect(
             TcpStream::connect((host.as_str(), *port)).await?
         }
         #[cfg(unix)]
-        ConnectionAddr::Unix(path) => {
+        ConnectionAddr::Unix(path) if tls.is_none() => {
             return Ok(Box::new(tokio::net::UnixStream::connect(path).await?));
         }
         _ => return Err(NO_TLS.into()),

@@ -1,6 +1,7 @@
 -- What is kept of a lease, and what time it is. KEYS: the lease, and what outlives it.
 local lease, kept = KEYS[1], KEYS[2]
--- The token has no end. Besides, a replica refuses to write, and so to answer with what is old.
+-- The token has no end. Besides, a replica refuses to write, and so to answer with what is old; and a script that
+-- has begun to write is refused nothing for want of room, and so done as a whole.
 redis.call('PERSIST', kept)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

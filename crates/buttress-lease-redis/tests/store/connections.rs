@@ -155,6 +155,39 @@ async fn a_server_that_stands_still_lets_nobody_wait_for_its_connection() {
 }
 
 #[tokio::test]
+async fn whichever_protocol_is_spoken_and_over_whatever_it_is_the_same_lease() {
+    let server = Server::redis().await;
+    let addr = server.addr();
+    let folder = std::env::temp_dir().join(format!("buttress-socket-{}", addr.port()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("redis");
+    let socket = tokio::net::UnixListener::bind(&path).unwrap();
+    let relay = tokio::spawn(async move {
+        let (mut there, _) = socket.accept().await.unwrap();
+        let mut on = tokio::net::TcpStream::connect(addr).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut there, &mut on).await;
+    });
+    let (me, near) = (Identity::generate(), open(&server).await);
+    let mine = acquired(&near, &me).await;
+    let renew = RenewRequest::new(lease(), &me, mine.fence, TTL);
+    for (nth, url) in
+        [format!("redis://{addr}?protocol=resp3"), format!("redis+unix://{}", path.display())]
+            .iter()
+            .enumerate()
+    {
+        let store = RedisStore::open(url).await.unwrap();
+        let RenewOutcome::Renewed(record) = store.renew(renew).await.unwrap() else {
+            panic!("{url}: it is another one");
+        };
+        assert_eq!(record.revision, mine.revision + 1 + nth as u64);
+        let seen = near.inspect(lease()).await.unwrap().unwrap();
+        assert_eq!((seen.holder, seen.revision), (record.holder, record.revision));
+    }
+    relay.abort();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
 async fn what_does_not_speak_the_protocol_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use buttress_leadership::{
-    AcquireOutcome, AcquireRequest, Expiry, Identity, LeaseClock, LeaseStore, RenewOutcome,
-    RenewRequest, StoreCapabilities,
+    AcquireOutcome, AcquireRequest, Expiry, Identity, LeaseClock, LeaseStore, ReleaseRequest,
+    RenewOutcome, RenewRequest, StoreCapabilities,
 };
-use buttress_lease_redis::RedisOptions;
+use buttress_lease_redis::{RedisOptions, redis};
 use buttress_servers::Server;
 use bytes::Bytes;
 
@@ -71,7 +71,7 @@ async fn a_token_outlives_everything_even_if_somebody_gives_it_an_end() {
     assert!((1..=600).contains(&left), "{left}");
 }
 
-/// That the server has a younger time than the lease is long is for each to see by its own clock.
+/// How long that is, each sees by its own clock.
 #[tokio::test]
 async fn from_a_server_that_has_just_started_nobody_takes_a_lease_until_what_it_forgot_is_over() {
     for expiry in [Expiry::Server, Expiry::Observed] {
@@ -153,6 +153,34 @@ async fn a_server_that_evicts_or_is_a_replica_is_refused() {
     assert!(text.contains("is a slave"), "{text}");
     hand.tell("REPLICAOF NO ONE").await;
     assert!(matches!(store.renew(renew).await.unwrap(), RenewOutcome::Renewed(_)));
+}
+
+#[tokio::test]
+async fn a_lease_ends_on_time_even_if_somebody_takes_the_end_of_its_key_away() {
+    let server = Server::redis_with_clock().await;
+    let (store, me) = (open(&server).await, Identity::generate());
+    let mine = acquired(&store, &me).await;
+    Hand::at(&server).await.tell("PERSIST buttress:{a}:lease").await;
+    server.set_ahead(TTL);
+    let renewed = store.renew(RenewRequest::new(lease(), &me, mine.fence, TTL)).await.unwrap();
+    assert!(matches!(renewed, RenewOutcome::Lost(Some(record)) if record.is_expired()));
+    acquired(&store, &Identity::generate()).await;
+}
+
+/// Of the work's data it takes no more: a leader that lost its lease then would be one trouble more.
+#[tokio::test]
+async fn a_server_that_is_full_goes_on_with_leases() {
+    let server = Server::redis().await;
+    let (store, me) = (open(&server).await, Identity::generate());
+    let hand = Hand::at(&server).await;
+    let mine = acquired(&store, &me).await;
+    hand.tell("CONFIG SET maxmemory 1").await;
+    let full = hand.ask::<redis::Value>("SET a b").await.unwrap_err();
+    assert_eq!(full.code(), Some("OOM"));
+    let renewed = store.renew(RenewRequest::new(lease(), &me, mine.fence, TTL)).await.unwrap();
+    assert!(matches!(renewed, RenewOutcome::Renewed(_)));
+    store.release(ReleaseRequest::new(lease(), &me, mine.fence)).await.unwrap();
+    assert!(acquired(&store, &Identity::generate()).await.fence > mine.fence);
 }
 
 #[tokio::test]
