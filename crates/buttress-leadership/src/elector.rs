@@ -16,10 +16,10 @@ use tokio::{
 };
 
 use crate::{
-    AcquireOutcome, AcquireRequest, BootTime, Changes, DegradedBy, Event, FencingToken, LeaderTerm,
-    Leadership, LeaseClock, LeaseConfig, LeaseRecord, LeaseStore, Operation, ReleaseOutcome,
-    ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason, RuntimeLag, State,
-    StoreCapabilities, StoreError, TermEnd,
+    AcquireOutcome, AcquireRequest, BootTime, Changes, DegradedBy, Event, FencingToken, LeaderInfo,
+    LeaderTerm, Leadership, LeaseClock, LeaseConfig, LeaseRecord, LeaseStore, Operation,
+    ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest, ResignPolicy, ResignReason,
+    RuntimeLag, State, StoreCapabilities, StoreError, TermEnd,
     foreign::{Foreign, guarded, text_of},
     gate::{Shut, Term},
     interlock::Interlock,
@@ -27,7 +27,7 @@ use crate::{
     machine::{Answer, Effect, Failure, Machine, Op, Running, Step},
     metrics::{Ended, count},
     planted::{Plant, is_planted},
-    resign::Vigil,
+    resign::{Candidacy, Vigil},
     sync::Arc,
 };
 
@@ -507,7 +507,13 @@ impl<S: LeaseStore> Driver<S> {
         let (resign, correlated) = (verdict.resign.map(name), verdict.correlated.map(name));
         let signals = vigil.signals();
         self.shared().show(signals);
-        self.machine.candidacy(now, verdict.candidacy);
+        let before = self.machine.candidacy(now, verdict.candidacy);
+        if before != Candidacy::LastResort && verdict.candidacy == Candidacy::LastResort {
+            tracing::info!(
+                target: "buttress_leadership", lease = %self.config.name,
+                "stands as the last resort: nobody leads"
+            );
+        }
         let Some(fence) = self.shared().standing.borrow().term else { return };
         if let Some(signal) = correlated {
             count(&self.shared().counters.correlated_failures);
@@ -804,6 +810,12 @@ impl<S: LeaseStore> Driver<S> {
                     count(&self.shared().counters.leader_changes);
                 }
                 self.shared().see(leader.clone(), now);
+                let name = &self.config.name;
+                if let Some(LeaderInfo { identity, fence, .. }) = &leader {
+                    tracing::info!(target: "buttress_leadership", lease = %name, %identity, %fence, "new leader");
+                } else {
+                    tracing::info!(target: "buttress_leadership", lease = %name, "nobody leads");
+                }
                 self.tell(Event::NewLeader(leader));
             }
             Effect::Regression { fence, highest } => {
@@ -845,7 +857,8 @@ impl<S: LeaseStore> Driver<S> {
             standing.term = Some(fence);
         });
         self.term = Some(Arc::clone(&term));
-        tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, "term started");
+        let LeaseConfig { name, identity, .. } = &self.config;
+        tracing::info!(target: "buttress_leadership", lease = %name, %identity, %fence, "term started");
         self.tell(Event::TermStarted { fence, valid_until });
         if degraded.is_some() {
             self.told_of_degradation(fence, degraded);
@@ -910,7 +923,13 @@ impl<S: LeaseStore> Driver<S> {
             };
         }
         self.shared().counters.ended(&end);
-        tracing::info!(target: "buttress_leadership", lease = %self.config.name, %fence, %end, "term ended");
+        let reason = match &end {
+            TermEnd::Resigned(reason) => Some(tracing::field::display(reason)),
+            _ => None,
+        };
+        tracing::info!(
+            target: "buttress_leadership", lease = %self.config.name, %fence, %end, reason, "term ended"
+        );
         self.tell(Event::TermEnded { fence, end });
         if self.is_once {
             self.is_stopping = true;

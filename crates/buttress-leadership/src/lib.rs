@@ -39,9 +39,13 @@
 //! | error | `lease store grants too little time` | `granted` |
 //! | warn | `lease store refuses` | `operation`, `error` |
 //! | warn | `the runtime of the work stands still` | `deadline` |
-//! | info | `term started`, `lease released` | `fence` |
+//! | info | `new leader`, as the store says: this process or another | `identity`, `fence` |
+//! | info | `nobody leads` | |
+//! | info | `stands as the last resort: ..` | |
+//! | info | `term started` | `identity`, `fence` |
 //! | info | `leader leaves` | `fence`, `reason` |
-//! | info | `term ended` | `fence`, `end` |
+//! | info | `term ended` | `fence`, `end`, and `reason` of who left |
+//! | info | `lease released` | `fence` |
 //! | warn | `leader stays: others left for the same signal` | `fence`, `signal` |
 //! | warn | `term degraded` | `fence`, `by` |
 //! | info | `term degraded no longer` | `fence` |

@@ -386,14 +386,16 @@ impl Machine {
         self.resign(now, ResignReason::Shutdown);
     }
 
-    /// Whether it may ask for the lease.
-    pub(crate) fn candidacy(&mut self, now: BootTime, candidacy: Candidacy) {
+    /// Whether it may ask for the lease. Says whether it might before.
+    pub(crate) fn candidacy(&mut self, now: BootTime, candidacy: Candidacy) -> Candidacy {
         let was_wanted = self.is_wanted();
-        (self.candidacy, self.is_judged) = (candidacy, true);
+        let before = std::mem::replace(&mut self.candidacy, candidacy);
+        self.is_judged = true;
         // It need not wait for its next look to find that nobody leads.
         if !was_wanted && self.is_wanted() && self.seen.is_none() {
             self.changed(now);
         }
+        before
     }
 
     /// Whether the runtime of the work is not known to run. Then nobody is to lead here, whatever else is said.
