@@ -43,6 +43,14 @@ where
     }
 }
 
+/// By the names that events and labels have.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Health {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,8 +1,9 @@
-//! Settings as files have them.
+//! Settings as files have them, and what is known as pages show it.
 
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::{LeaseConfig, LeaseName};
+use crate::{DegradedBy, Identity, LeaseConfig, LeaseName, SignalRole, State};
 
 /// What a file leaves out. Of the name nobody knows.
 pub(crate) fn without_a_name() -> LeaseConfig {
@@ -38,6 +39,24 @@ impl Serialize for LeaseName {
     }
 }
 
+/// By the names that events and labels have.
+macro_rules! by_name {
+    ($($type:ty),+) => {$(
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )+};
+}
+
+by_name!(Identity, State, DegradedBy, SignalRole);
+
+/// A payload that is to be text. Others wrote it: what is not is no reason to show nothing.
+pub(crate) fn lossy<S: Serializer>(payload: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&String::from_utf8_lossy(payload))
+}
+
 /// A payload that is text.
 pub(crate) mod text {
     use bytes::Bytes;
@@ -57,8 +76,10 @@ pub(crate) mod text {
 mod tests {
     use std::time::Duration;
 
+    use buttress_core::{Health, Reading};
+
     use super::*;
-    use crate::{OnDrainTimeout, ResignSettings};
+    use crate::{Elector, MemoryStore, OnDrainTimeout, ResignPolicy, ResignSettings};
 
     fn read(text: &str) -> Result<LeaseConfig, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
@@ -119,6 +140,40 @@ mod tests {
         let binary = LeaseConfig::new(LeaseName::new("a").unwrap()).payload(&b"\xff"[..]);
         let error = serde_json::to_string(&binary).unwrap_err().to_string();
         assert!(error.contains("`payload`"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_can_be_shown_whatever_the_leader_says_of_itself() {
+        let name = LeaseName::new("a").unwrap();
+        let config = |payload: &'static [u8]| LeaseConfig::new(name.clone()).payload(payload);
+        let (store, config) = (MemoryStore::new(), [config(b"10.0.0.7:8080"), config(b"\xff")]);
+        let ill = |_| Reading { health: Health::Unhealthy, since: None };
+        let policy = ResignPolicy::new().advisory("cache", ill);
+        for (config, shown) in config.into_iter().zip(["10.0.0.7:8080", "\u{fffd}"]) {
+            let elector = Elector::new(store.clone(), config).unwrap();
+            let elector = elector.resign_when(policy.clone()).unwrap();
+            let leadership = elector.leadership();
+            let running = elector.spawn();
+            leadership.watch().wait_for(|standing| standing.term.is_some()).await.unwrap();
+            let status = leadership.status();
+            let fence = status.fence.unwrap().to_string();
+            let identity = status.identity.as_str();
+            let json = serde_json::json!({
+                "identity": identity,
+                "state": "leader",
+                "is_leader": true,
+                "fence": fence,
+                "valid_for": "12s",
+                "cooldown_remaining": null,
+                "leader": { "identity": identity, "fence": fence, "payload": shown },
+                "observation_age": "0s",
+                "last_error": null,
+                "degraded": null,
+                "signals": [{ "name": "cache", "role": "advisory", "health": "unhealthy" }],
+            });
+            assert_eq!(serde_json::to_value(&status).unwrap(), json);
+            running.stop().await;
+        }
     }
 
     #[test]

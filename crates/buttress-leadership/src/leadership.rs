@@ -283,6 +283,7 @@ impl Leadership {
             is_leader: fence.is_some(),
             fence,
             valid_for: fence.and_then(|_| self.valid_for(now)),
+            cooldown_remaining: left(&shared.counters.cools_until, now),
             leader,
             observation_age,
             last_error: shared.error.read(|error| error.map(|error| String::clone(error))),

@@ -9,7 +9,11 @@ use crate::{
 };
 
 /// What is known of an election at one instant. See [`Leadership::status`](crate::Leadership::status).
+///
+/// With the feature `serde` it can be shown on a page: durations as `"250ms"`, and a payload that is not text with `\u{fffd}`
+/// for what is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Status {
     /// Who this process is.
@@ -21,10 +25,15 @@ pub struct Status {
     /// The token of its term, if it leads.
     pub fence: Option<FencingToken>,
     /// For how long its term is valid still, if it leads.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub valid_for: Option<Duration>,
+    /// For how long it does not stand still, if it left by itself.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    pub cooldown_remaining: Option<Duration>,
     /// Who leads, as the store said last.
     pub leader: Option<LeaderInfo>,
     /// How long ago the store said so. `None` if it has not said anything yet.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub observation_age: Option<Duration>,
     /// Why the last call to the store got no answer, if none has got one since.
     pub last_error: Option<String>,

@@ -50,6 +50,7 @@ pub struct LeaseRecord {
 
 /// Who leads, as was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeaderInfo {
     /// Who it is.
@@ -57,6 +58,7 @@ pub struct LeaderInfo {
     /// The token of its term.
     pub fence: FencingToken,
     /// What it says of itself, as its address.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::file::lossy"))]
     pub payload: Bytes,
 }
 

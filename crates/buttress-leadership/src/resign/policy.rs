@@ -172,6 +172,7 @@ pub enum SignalRole {
 
 /// A signal, as it was last looked at. See [`Status::signals`](crate::Status::signals).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SignalStatus {
     /// Its name.

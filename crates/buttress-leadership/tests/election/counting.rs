@@ -76,6 +76,7 @@ async fn who_has_left_shows_for_how_long_it_stays_away() {
     let left = metrics.cooldown_remaining.unwrap();
     assert!(secs(24) - 2 * TICK <= left && left <= secs(36), "{left:?}");
     assert_eq!(metrics.state, State::CoolDown);
+    assert_eq!(leader.leadership.status().cooldown_remaining, Some(left));
     sleep(secs(10)).await;
     assert_eq!(leader.leadership.metrics().cooldown_remaining, Some(left - secs(10)));
     leader.leads().await;
