@@ -27,17 +27,18 @@
 //! - **A server that forgets**: one that starts without its data, restores an old snapshot, or is emptied
 //!   (`FLUSHALL`); a replica that is promoted before it has got all writes; a failover of Sentinel, a cluster or a
 //!   service. The leader learns of it with its next renewal, and its term ends. Until then a second one may lead.
-//!   After a *start* that is prevented: nobody takes a lease before the server has run for as long as the lease is
-//!   ([`keeps_all`](RedisOptions::keeps_all) says that this is not needed). After the others it is not.
+//!   After a *start* that is prevented: nobody takes a lease before the server has run for as long as the lease is,
+//!   which is to be the same for all ([`keeps_all`](RedisOptions::keeps_all) says that this is not needed). After the
+//!   others it is not.
 //! - **Servers that evict.** With `maxmemory` and another policy than `noeviction` they are refused when it connects.
 //! - **Replicas** are refused: what they show is old.
 //!
 //! What holds then, too: the token of the next term is greater. It is the server's time in microseconds, or one more
-//! than the last one if that is more. Only a server that has forgotten everything *and* whose clock was set back begins
-//! with one that is less, and is refused by whoever checks until its clock is where it was: stuck, and not split.
+//! than the last one if that is more. Only a server that does not know of the last one *and* whose clock is behind it,
+//! set back or another server's, gives one that is less. Whoever checks tokens refuses that one until the clock is
+//! there: stuck, and not split.
 //!
-//! More servers (Redlock) make it no safer without a token, and have none. For them there is
-//! nothing here.
+//! More servers (Redlock) make it no safer without a token, and have none. For them there is nothing here.
 //!
 //! # Whose clock
 //!
@@ -49,8 +50,8 @@
 //! renewal for as long as it is long, by its own clock, which nobody sets. It takes it only from the very state
 //! that it has seen, so that a renewal which it has missed makes it start over. What it costs: after a leader
 //! has died, candidates that were there before wait up to one look longer, and those that come later, and all
-//! after a restart of everything, a whole lease. So they do before the first lease at all, since how long the server has
-//! run counts by their clocks as well, unless it [keeps all](RedisOptions::keeps_all). The times of a
+//! after a restart of everything, a whole lease. So they do before the first lease at all, since how long the server
+//! has run counts by their clocks as well, unless it [keeps all](RedisOptions::keeps_all). The times of a
 //! [record](buttress_leadership::LeaseRecord) are the observer's then: when it first saw the term, and the latest
 //! renewal. All who share a lease are to have the same.
 //!

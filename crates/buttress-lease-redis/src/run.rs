@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use buttress_leadership::{BootTime, LeaseClock};
 
-use crate::{error::Failure, line::Line};
+use crate::{
+    error::{Failure, Why},
+    line::Line,
+};
 
 /// A server, from its start to its end.
 #[derive(Clone, Debug)]
@@ -37,7 +40,7 @@ impl Run {
             Some("master") => {}
             Some(role) => {
                 let why = format!("it is a {role}, and what that shows is old");
-                return Err(crate::error::Why::Passing(why).into());
+                return Err(Why::Passing(why).into());
             }
             None => return Err("it does not say whether it is a master".into()),
         }

@@ -301,7 +301,8 @@ impl Shared {
         }
         if is_young {
             let why = format!(
-                "it has run for {} s, and may have forgotten a lease: nobody takes one of {} s before it has run for as long",
+                "it has run for {} s, and may have forgotten a lease: nobody takes one of {} s \
+                before it has run for as long",
                 age.as_secs(),
                 request.ttl.as_secs_f64()
             );
