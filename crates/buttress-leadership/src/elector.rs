@@ -165,8 +165,9 @@ impl<S: LeaseStore> Elector<S> {
     ///
     /// When it returns, or panics, the leader leaves. When the leader leaves by itself,
     /// [`cancelled`](LeaderTerm::cancelled) tells it, and it is waited for. When the term is lost, or the wait is over, it is
-    /// dropped at its next `await`. The next term does not begin before it is gone: work that blocks its
-    /// thread keeps this process from leading again.
+    /// dropped at its next `await`; and so it is when the term's time is up, whatever the elector does: the clock is
+    /// looked at before each poll. The next term does not begin before it is gone: work that blocks its thread keeps this
+    /// process from leading again.
     ///
     /// It runs in no request's [context](buttress_core::Context), and has the term's token at hand as a request has that
     /// its leader let in.
@@ -325,7 +326,7 @@ struct Driver<S> {
     /// Where the work runs elsewhere.
     interlock: Option<Interlock>,
     probe: Option<AbortHandle>,
-    task: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<WorkEnd>>,
     observer: Option<Observer>,
     vigil: Option<Vigil>,
     /// The lease as it was when we got it.
@@ -355,9 +356,16 @@ struct Call {
 /// What came of a call.
 type Said = Result<Answer, StoreError>;
 
+/// How work ended by itself.
+enum WorkEnd {
+    Returned,
+    /// Its time was up, and it was dropped.
+    Over,
+}
+
 enum Happened {
     Answered(std::thread::Result<Said>),
-    WorkEnded(Result<(), JoinError>),
+    WorkEnded(Result<WorkEnd, JoinError>),
     Changed(bool),
     Stop,
     /// It is later, or somebody has asked for something.
@@ -384,6 +392,11 @@ impl<S: LeaseStore> Driver<S> {
         let deadline = config.stands_still_for();
         let interlock =
             (work_on.is_some() && deadline < Duration::MAX).then(|| Interlock::new(deadline, now));
+        if work.is_some() {
+            // Without timers it panics here, and not in each term.
+            let _there = runtime.enter();
+            drop(sleep(Duration::ZERO));
+        }
         let probe = (is_probed || interlock.is_some())
             .then(|| leadership.shared.probe.spawn(&runtime, &leadership.shared));
         let machine = Machine::new(&config, can.watch, now);
@@ -864,13 +877,12 @@ impl<S: LeaseStore> Driver<S> {
             self.told_of_degradation(fence, degraded);
         }
         let Some(work) = &mut self.work else { return };
-        let term = LeaderTerm::new(term);
-        match guarded(|| work(term)) {
+        match guarded(|| work(LeaderTerm::new(Arc::clone(&term)))) {
             Ok(work) => {
                 let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
                 let fence = Fence::new(self.config.name.id(), fence);
                 let ambient = Ambient::default().with_fence(Some(fence));
-                let task = runtime.spawn(ambient.scope(work));
+                let task = runtime.spawn(ambient.scope(while_valid(term, work)));
                 self.shared().works(task.abort_handle());
                 self.task = Some(task);
                 counters_of(&self.leadership).work_active.store(1, Relaxed);
@@ -944,14 +956,16 @@ impl<S: LeaseStore> Driver<S> {
         }
     }
 
-    fn work_ended(&mut self, now: BootTime, how: Result<(), JoinError>) {
+    fn work_ended(&mut self, now: BootTime, how: Result<WorkEnd, JoinError>) {
         self.task = None;
         let counters = &self.shared().counters;
         counters.work_active.store(0, Relaxed);
         counters.cancelled_at.store(0, Relaxed);
         let reason = match how {
+            // Our own look at the clock was a moment before, and is not what counts.
+            Ok(WorkEnd::Over) => return self.machine.over(now, &mut edge::unit),
             Err(error) if error.is_panic() => ResignReason::WorkPanicked,
-            Ok(()) | Err(_) => ResignReason::WorkReturned,
+            Ok(WorkEnd::Returned) | Err(_) => ResignReason::WorkReturned,
         };
         // Whoever does not lead any more has nothing to leave.
         self.machine.resign(now, reason);
@@ -1020,6 +1034,24 @@ impl Drop for Ends {
             standing.degraded = None;
         });
     }
+}
+
+/// Polls the work while its term is valid, and drops it then, by itself: the elector may get no turn in time.
+async fn while_valid(term: Arc<Term>, work: impl Future<Output = ()>) -> WorkEnd {
+    let (mut work, mut over) = (pin!(work), pin!(term.over()));
+    let how = std::future::poll_fn(|cx| {
+        // Whatever woke it, and however long this process stood still.
+        if !is_planted(Plant::WorkIsNotDropped) && over.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(WorkEnd::Over);
+        }
+        work.as_mut().poll(cx).map(|()| WorkEnd::Returned)
+    })
+    .await;
+    if matches!(how, WorkEnd::Over) {
+        // A renewal that is heard at this instant does not bring it back.
+        term.end();
+    }
+    how
 }
 
 const fn operation(op: Op) -> Operation {

@@ -7,8 +7,9 @@
 //! Whether it is open and how many are in are one word. Whoever enters counts themselves first, and leaves
 //! again if it was closed before: so once it is closed and empty, nobody is in and nobody will be.
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
+use buttress_core::{edge, timer::Alarm};
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
@@ -167,24 +168,40 @@ impl Term {
         std::sync::Arc::clone(&self.told).notified_owned()
     }
 
-    /// Ready once it is closed.
+    /// For how long it is valid still, unless it is renewed, by its owner's clock.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.valid_until().since(self.owner().clock().now())
+    }
+
+    /// Ready once it is closed, or its time is up.
     pub(crate) async fn closed(&self) {
         self.until(CLOSED).await;
     }
 
-    /// Ready once it is over.
+    /// Ready once it is over, or its time is up.
     pub(crate) async fn over(&self) {
         self.until(OVER).await;
     }
 
+    /// The elector that sets the flag may get no turn in time: it hangs in its store, or the machine was
+    /// suspended. So this goes by the clock as well, and looks at it whenever it is polled.
     async fn until(&self, flag: u64) {
         loop {
             // Whoever sets the flag after this is heard.
-            let told = self.told.notified();
-            if self.word.load(Acquire) & flag != 0 {
+            let mut told = pin!(self.told.notified());
+            let left = self.remaining();
+            if self.word.load(Acquire) & flag != 0 || left.is_zero() {
                 return;
             }
-            told.await;
+            let (mut alarm, up) = (pin!(Alarm::default()), edge::now() + left);
+            // It is time to look again: the term may have been renewed.
+            poll_fn(|cx| {
+                let is_woken = told.as_mut().poll(cx).is_ready()
+                    || alarm.as_mut().poll(up, cx).is_ready()
+                    || self.remaining().is_zero();
+                if is_woken { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
         }
     }
 }

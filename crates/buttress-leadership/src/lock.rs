@@ -188,15 +188,21 @@ impl LockGuard {
         self.leadership.hold()
     }
 
-    /// Ready once the lock is lost.
+    /// Ready once the lock is lost, or its time is up. It looks at the clock whenever it is polled, and does not
+    /// depend on the task that renews.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers.
     ///
     /// # Cancel safety
     ///
     /// It holds nothing.
     pub async fn lost(&self) {
-        let mut watch = self.leadership.watch();
-        // Without a sender nobody holds it either.
-        let _ = watch.wait_for(|standing| standing.term.is_none()).await;
+        // Its elector has this one term. Where that is gone, so is the lock.
+        if let Some(term) = self.leadership.shared.gate.read(|term| term.cloned()) {
+            term.over().await;
+        }
     }
 
     /// Gives it back, once all [places](Self::hold) under it are.
@@ -287,6 +293,23 @@ mod tests {
         store.heal();
         sleep(secs(60)).await;
         assert!(guard.check(secs(0)).is_err() && !is_held(&store).await);
+    }
+
+    // rust-lang/rust#87906
+    #[tokio::test(start_paused = true)]
+    async fn whoever_wakes_hears_that_the_lock_is_lost_before_anything_else() {
+        let (store, clock) = (MemoryStore::new().without_watch(), LeaseClock::simulated());
+        let config = LeaseConfig::new(LeaseName::new("a").unwrap());
+        let lock = Lock::with_clock(store, config, clock.clone()).unwrap();
+        let guard = lock.try_acquire().await.unwrap().unwrap();
+        // The task that renews is not due for a long time by its timer, which stood still meanwhile.
+        let works = async {
+            sleep(Duration::from_millis(1)).await;
+            clock.suspend(secs(3600));
+            sleep(Duration::from_millis(1)).await;
+        };
+        tokio::select! { biased; () = guard.lost() => {}, () = works => panic!("it works on") }
+        assert!(guard.check(secs(0)).is_err());
     }
 
     #[tokio::test(start_paused = true)]

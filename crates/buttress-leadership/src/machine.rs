@@ -403,6 +403,13 @@ impl Machine {
         self.is_stuck = is_stuck;
     }
 
+    /// The work has seen that its term's time is up, and is gone. A leader that leaves has ended it itself.
+    pub(crate) fn over(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64) {
+        if matches!(self.phase, Phase::Leading(_)) {
+            self.end(now, unit, TermEnd::ExpiredLocally);
+        }
+    }
+
     /// The clocks disagree about how much time has passed.
     pub(crate) fn anomaly(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64) {
         self.end(now, unit, TermEnd::ClockAnomaly);

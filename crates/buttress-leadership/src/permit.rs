@@ -57,7 +57,7 @@ impl TermPermit {
     /// For how long the term is valid still, unless it is renewed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(&self.term)
+        self.term.remaining()
     }
 
     pub(crate) fn valid_until(&self) -> BootTime {
@@ -73,7 +73,11 @@ impl TermPermit {
     }
 
     /// Ready once the term is over, or who is in has to go: what is done from then on is done beside the next
-    /// leader.
+    /// leader. It looks at the clock whenever it is polled, and needs no elector to tell it.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers.
     ///
     /// # Cancel safety
     ///
@@ -129,11 +133,16 @@ impl LeaderTerm {
     /// For how long the term is valid still, unless it is renewed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(&self.term)
+        self.term.remaining()
     }
 
     /// Ready once the work is to end: the leader leaves, and waits for it as long as
-    /// [`drain_timeout`](crate::LeaseConfig::drain_timeout). A term that is lost does not wait: then the work is dropped.
+    /// [`drain_timeout`](crate::LeaseConfig::drain_timeout). A term that is lost, or whose time is up, does not wait: then
+    /// the work is dropped.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with timers.
     ///
     /// # Cancel safety
     ///
@@ -156,7 +165,7 @@ impl fmt::Debug for LeaderTerm {
 }
 
 fn valid(term: &Term, min: Duration) -> Result<FencingToken, NotLeading> {
-    let left = remaining(term);
+    let left = term.remaining();
     if term.is_over() || left.is_zero() {
         return Err(term.owner().why(Gate::NO_TERM));
     }
@@ -164,8 +173,4 @@ fn valid(term: &Term, min: Duration) -> Result<FencingToken, NotLeading> {
         return Err(NotLeading::TooShort { remaining: left });
     }
     Ok(term.fence())
-}
-
-fn remaining(term: &Term) -> Duration {
-    term.valid_until().since(term.owner().clock().now())
 }

@@ -53,6 +53,11 @@ impl Two {
         self.home.block_on(async { sleep(time).await });
     }
 
+    /// The elector stands still.
+    fn run_work_alone(&self, time: Duration) {
+        self.work.block_on(async { sleep(time).await });
+    }
+
     /// A candidate there, whose work is here.
     fn stands(&self, store: &Store, config: LeaseConfig) -> Candidate {
         let _in = self.home.enter();
@@ -136,6 +141,45 @@ fn a_leader_whose_work_stands_still_leaves_at_half_its_lease_and_not_before() {
     assert_eq!((metrics.runtime_standstills, metrics.renewals_failed), (1, 0));
     assert!(metrics.runtime_lag.is_some());
     drop((running, two.home));
+}
+
+#[test]
+fn work_ends_with_its_term_though_its_elector_gets_no_turn() {
+    let two = Two::new();
+    let store = two.home.block_on(async { store() });
+    let (begins, began) = mpsc::channel();
+    let leader = {
+        let _in = two.home.enter();
+        Candidate::with(&store, config(), |elector| {
+            elector.work_on(two.work.handle().clone()).lead(move |term| {
+                let (gone, is_gone) = mpsc::channel::<()>();
+                begins.send((term, is_gone)).unwrap();
+                // It listens to nobody.
+                async move {
+                    std::future::pending::<()>().await;
+                    drop(gone);
+                }
+            })
+        })
+    };
+    two.run(secs(1));
+    let (term, is_gone) = began.try_recv().unwrap();
+    let inside = leader.leadership.hold().unwrap();
+    let left = two.work.block_on(async { term.remaining() });
+    let told = [
+        two.work.spawn(async move { inside.over().await }),
+        two.work.spawn(async move { term.cancelled().await }),
+    ];
+    two.run_work_alone(left - millis(1));
+    assert!(told.iter().all(|told| !told.is_finished()));
+    assert_eq!(is_gone.try_recv(), Err(mpsc::TryRecvError::Empty));
+    two.run_work_alone(millis(1) + TICK);
+    assert!(told.iter().all(tokio::task::JoinHandle::is_finished));
+    assert_eq!(is_gone.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    // So far its elector believes that it leads, and so it does not any more.
+    two.run_home_alone(TICK);
+    assert_eq!(leader.told.terms(), ["started", "expired locally"]);
+    drop(two.home);
 }
 
 #[test]

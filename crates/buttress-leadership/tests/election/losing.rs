@@ -313,7 +313,8 @@ async fn an_elector_that_is_dropped_leaves_nobody_in_charge() {
 #[tokio::test(start_paused = true)]
 async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
     let store = store();
-    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let mut other = tokio::runtime::Builder::new_multi_thread();
+    let other = other.worker_threads(1).enable_time().build().unwrap();
     let runtime = other.handle().clone();
     let (began, begins) = std::sync::mpsc::channel();
     let (go_on, blocks) = std::sync::mpsc::channel::<()>();
@@ -374,6 +375,36 @@ async fn what_was_suspended_does_not_lead_on() {
     assert!(leader.leadership.admit(secs(0)).is_err());
     sleep(secs(1) + TICK).await;
     assert_eq!(leader.told.ended().unwrap().1, TermEnd::ExpiredLocally);
+}
+
+// rust-lang/rust#87906
+#[tokio::test(start_paused = true)]
+async fn work_that_was_suspended_does_not_take_another_step() {
+    let store = store();
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&steps);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |_| {
+            let steps = Arc::clone(&counts);
+            async move {
+                loop {
+                    sleep(millis(7)).await;
+                    steps.fetch_add(1, Relaxed);
+                }
+            }
+        })
+    });
+    leader.leads().await;
+    let inside = leader.leadership.hold().unwrap();
+    sleep(millis(1_100)).await;
+    let taken = steps.load(Relaxed);
+    assert!(taken > 100);
+    // Its elector is not due for most of a second, by its timer.
+    leader.clock.suspend(secs(3600));
+    inside.over().await;
+    sleep(millis(10)).await;
+    assert_eq!(steps.load(Relaxed), taken);
+    assert_eq!(leader.told.terms(), ["started", "expired locally"]);
 }
 
 // patroni/patroni#2787
