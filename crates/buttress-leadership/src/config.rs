@@ -99,7 +99,8 @@ pub struct LeaseConfig {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub allow_stable_identity: bool,
     /// How long a leader that leaves waits for its work and its requests to end, before it drops them.
-    /// 10 s by default. It holds the lease meanwhile.
+    /// 10 s by default, and as long as you like: it holds the lease meanwhile, and nobody else leads. Only a runtime
+    /// that stands still is not waited for.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub drain_timeout: Duration,
     /// How long it then waits for what it dropped to be gone. 1 s by default.

@@ -650,7 +650,8 @@ impl Machine {
                 self.leave(now, unit, lead, leave, true);
             }
             Phase::Leaving(lead, leave) => match leave.gone_by {
-                None if leave.drained_by <= now => {
+                // What stands still does not end, whatever the leader leaves for.
+                None if leave.drained_by <= now || self.is_stuck => {
                     leave.gone_by = Some(now + self.timing.grace);
                     self.effects.push(Effect::Cancel);
                 }

@@ -138,6 +138,31 @@ fn nobody_asks_for_a_lease_while_work_of_the_last_one_runs() {
     crate::planted::plant(None);
 }
 
+#[test]
+fn work_that_stands_still_is_not_waited_for_whatever_its_leader_leaves_for() {
+    for reason in
+        [ResignReason::Operator, ResignReason::Shutdown, ResignReason::Unhealthy("database".into())]
+    {
+        let mut run = leads(&config().drain(Duration::MAX, secs(1)));
+        match reason {
+            ResignReason::Shutdown => run.machine.stop(run.now),
+            _ => run.machine.resign(run.now, reason.clone()),
+        }
+        run.at(secs(4), WORK);
+        assert_eq!(run.effects(), [Effect::Close { fence: fence(1), reason: reason.clone() }]);
+        run.machine.stuck(true);
+        assert_eq!(run.at(millis(4_100), WORK), Step::Wait(Some(run.time(secs(5)))));
+        assert_eq!(run.effects(), [Effect::Cancel]);
+        run.begins(secs(5), Op::Renew(fence(1)), WORK);
+        // Its grace is over, and from here on the lease is not renewed.
+        run.at(millis(5_100), WORK);
+        let end = TermEnd::Resigned(reason);
+        assert_eq!(run.effects(), [Effect::End { fence: fence(1), end }]);
+        run.machine.answer(run.now, &mut || 0.0, Answer::Failed(Failure::NotApplied));
+        assert_eq!(run.at(secs(6), WORK), Step::Wait(Some(run.time(secs(15)))));
+    }
+}
+
 // patroni/patroni#2787
 #[test]
 fn a_lease_that_was_led_with_is_not_led_with_again() {
