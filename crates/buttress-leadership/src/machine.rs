@@ -829,7 +829,9 @@ impl Machine {
         self.resigned = self.resigned.saturating_add(1);
         let time = doubled.and_then(|times| self.timing.cooldown.checked_mul(times));
         let time = time.map_or(self.timing.cooldown_max, |time| time.min(self.timing.cooldown_max));
-        time.mul_f64(0.8 + 0.4 * unit()).max(self.timing.retry)
+        // `Duration::MAX` is never, and there is no more than that.
+        let time = Duration::try_from_secs_f64(time.as_secs_f64() * (0.8 + 0.4 * unit()));
+        time.unwrap_or(Duration::MAX).max(self.timing.retry)
     }
 
     /// A retry period, and up to a fifth more: drawn each time, from the same.

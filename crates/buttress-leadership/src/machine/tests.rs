@@ -244,6 +244,58 @@ fn one_that_only_looks_looks_no_more_often_than_it_would_ask() {
     }
 }
 
+fn some_time() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        Just(Duration::ZERO),
+        (0_u64..100_000).prop_map(millis),
+        any::<u64>().prop_map(secs),
+        Just(Duration::MAX),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_passes_the_check_can_leave_and_stays_away_for_as_long_as_it_says(
+        [drain, grace, first, max, probe] in [(); 5].map(|()| some_time()),
+        works in any::<bool>(),
+        unit in 0.0_f64..1.0,
+    ) {
+        let (first, max, probe) = (first.min(max), first.max(max), probe.max(millis(100)));
+        let config = config().drain(drain, grace).cooldown(first, max).probe_deadline(probe);
+        prop_assert_eq!(config.check(), Ok(()));
+        let mut run = leads(&config);
+        run.machine.resign(run.now, ResignReason::Operator);
+        run.machine.stuck(works);
+        let running = if works { WORK } else { STILL };
+        // Until it has given the lease back, or its lease has ended.
+        while run.machine.cools_until().is_none() {
+            let step = run.machine.advance(run.now, &mut || unit, running);
+            if run.machine.state() == State::Follower {
+                return Ok(()); // Its lease was over before it could leave.
+            }
+            match step {
+                _ if run.machine.cools_until().is_some() => {}
+                Step::Call(op) => {
+                    run.machine.began(op, run.now);
+                    let answer = match op {
+                        Op::Release(_) => Answer::Released,
+                        _ => Answer::Failed(Failure::NotApplied),
+                    };
+                    run.machine.answer(run.now, &mut || unit, answer);
+                }
+                Step::Wait(until) => run.now = until.expect("the lease ends"),
+                Step::Stop => unreachable!("nobody has stopped it"),
+            }
+        }
+        let until = run.machine.cools_until().unwrap();
+        let first = first.as_secs_f64();
+        let away = (until - run.now).as_secs_f64();
+        let reach = (BootTime::from_nanos(u64::MAX) - run.now).as_secs_f64();
+        let within = |share: f64| (first * share).max(1.0).min(reach);
+        prop_assert!(within(0.8) * 0.999 <= away && away <= within(1.2) * 1.001, "{away} of {first}");
+    }
+}
+
 /// What a naive model knows: what was begun, and how long the term is valid by all that was heard.
 #[derive(Debug, Default)]
 struct Model {

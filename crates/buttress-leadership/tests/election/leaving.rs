@@ -10,7 +10,7 @@ use std::{
 
 use buttress_core::edge;
 use buttress_leadership::{
-    Event, Fault, LeaseStore, NotLeading, OnDrainTimeout, Operation, ResignReason, TermEnd,
+    Event, Fault, LeaseStore, NotLeading, OnDrainTimeout, Operation, ResignReason, State, TermEnd,
 };
 use tokio::time::{Instant, sleep};
 
@@ -165,6 +165,23 @@ async fn whoever_leaves_again_and_again_stays_away_for_longer_and_longer() {
     leader.leads().await;
     let away = edge::now() - left;
     assert!(away <= millis(36_010), "a term that lasted is a new beginning: {away:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_never_to_come_back_stays_away_and_can_be_stopped() {
+    for seed in 0..8 {
+        edge::seed(seed);
+        let store = store();
+        let config = config().cooldown(Duration::MAX, Duration::MAX);
+        let leader = Candidate::stands(&store, config);
+        leader.leads().await;
+        leader.leadership.resign(ResignReason::Operator);
+        sleep(secs(10_000)).await;
+        assert_eq!(leader.leadership.metrics().state, State::CoolDown);
+        assert!(!leader.task.is_finished());
+        leader.task.stop().await;
+        assert_eq!(leader.leadership.metrics().state, State::Stopped);
+    }
 }
 
 #[tokio::test(start_paused = true)]
