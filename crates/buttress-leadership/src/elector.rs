@@ -729,11 +729,6 @@ impl<S: LeaseStore> Driver<S> {
             (Op::Release(_), Answer::Released) => self.is_told(None, memo),
             _ => {}
         }
-        if !matches!(answer, Answer::Failed(_)) {
-            // The machine says only what is new. This is when it was seen.
-            let leader = self.leadership.leader();
-            self.shared().see(leader, now);
-        }
         if let Some(vigil) = &mut self.vigil {
             match &answer {
                 Answer::Acquired(record) | Answer::Held(record) => {
@@ -745,7 +740,14 @@ impl<S: LeaseStore> Driver<S> {
                 Answer::Released | Answer::NotHolder | Answer::Failed(_) => {}
             }
         }
+        let is_said = !matches!(answer, Answer::Failed(_));
         self.machine.answer(now, &mut edge::unit, answer);
+        self.obey(now);
+        if is_said {
+            // The machine says only what is new, and has by now. This is when it was seen.
+            let leader = self.leadership.leader();
+            self.shared().see(leader, now);
+        }
     }
 
     /// What the store was told need not be told again, unless it was changed meanwhile.

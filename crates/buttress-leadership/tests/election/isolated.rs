@@ -356,6 +356,31 @@ async fn an_election_without_a_leader_shows() {
     assert_eq!(health(), Health::Healthy, "it leads itself");
 }
 
+#[tokio::test(start_paused = true)]
+async fn whoever_is_told_that_nobody_leads_has_seen_no_leader() {
+    let store = store();
+    let way = store.another_way();
+    let (thief, record) = takes_over(&store, secs(40)).await;
+    // It looks, and does not stand.
+    let follower = Candidate::with(&way, config(), |elector| {
+        elector
+            .resign_when(ResignPolicy::new().readiness("ill", async || Err::<(), _>("ill")))
+            .unwrap()
+    });
+    let seen = follower.leadership.leader_seen(secs(30));
+    let health = || seen.sample(edge::now()).health;
+    sleep(secs(10)).await;
+    assert_eq!(health(), Health::Healthy);
+    way.plan(|_| buttress_leadership::Fault::black_hole());
+    store.inner().release(ReleaseRequest::new(&name(), &thief, record.fence)).await.unwrap();
+    sleep(secs(60)).await;
+    assert_eq!(health(), Health::Unhealthy);
+    way.heal();
+    sleep(secs(4)).await;
+    assert_eq!(follower.leadership.leader(), None, "it has been told");
+    assert_eq!(health(), Health::Unhealthy);
+}
+
 // === On threads ===
 
 /// Workers of a runtime that do nothing else until they are let go.
