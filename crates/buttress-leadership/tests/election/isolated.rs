@@ -566,7 +566,8 @@ async fn nobody_leads_from_the_drop_on_though_its_thread_hangs() {
         inner.inspect(&name()).await.unwrap().unwrap().leader().is_some(),
         "nobody gave it back"
     );
-    assert_eq!(leadership.status().state, State::Stopped);
+    // It says so last.
+    leadership.watch().wait_for(|standing| standing.state == State::Stopped).await.unwrap();
 }
 
 #[tokio::test]
