@@ -8,7 +8,7 @@ use crate::{
     BoxError, FencingToken, LeaseId,
     sync::{
         Arc, AtomicU64,
-        Ordering::{AcqRel, Acquire},
+        Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
 
@@ -46,8 +46,13 @@ use crate::{
 #[derive(Clone)]
 pub struct FenceGuard {
     lease: LeaseId,
+    mark: Arc<Mark>,
+}
+
+struct Mark {
     /// Zero until there is one.
-    mark: Arc<AtomicU64>,
+    highest: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// Where the greatest token of a lease is kept.
@@ -156,8 +161,8 @@ impl FenceGuard {
     /// The mark of that lease, which has seen `highest`: what the data says that was written last.
     #[must_use]
     pub fn starting_at(lease: LeaseId, highest: Option<FencingToken>) -> Self {
-        let mark = highest.map_or(0, FencingToken::get);
-        Self { lease, mark: Arc::new(AtomicU64::new(mark)) }
+        let highest = AtomicU64::new(highest.map_or(0, FencingToken::get));
+        Self { lease, mark: Arc::new(Mark { highest, refused: AtomicU64::new(0) }) }
     }
 
     /// Whose tokens it keeps.
@@ -169,7 +174,13 @@ impl FenceGuard {
     /// The greatest token that was admitted.
     #[must_use]
     pub fn highest(&self) -> Option<FencingToken> {
-        FencingToken::new(self.mark.load(Acquire))
+        FencingToken::new(self.mark.highest.load(Acquire))
+    }
+
+    /// How often a token was refused so far, for metrics.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.mark.refused.load(Relaxed)
     }
 
     /// Admits whoever comes with that token, unless a greater one was seen.
@@ -180,8 +191,13 @@ impl FenceGuard {
     ///
     /// [`StaleFence`], if a greater one was seen.
     pub fn admit(&self, token: FencingToken) -> Result<(), StaleFence> {
-        let seen = self.mark.fetch_max(token.get(), AcqRel);
-        FencingToken::new(seen).map_or(Ok(()), |highest| StaleFence::check(token, highest))
+        let seen = self.mark.highest.fetch_max(token.get(), AcqRel);
+        let admitted =
+            FencingToken::new(seen).map_or(Ok(()), |highest| StaleFence::check(token, highest));
+        if admitted.is_err() {
+            self.mark.refused.fetch_add(1, Relaxed);
+        }
+        admitted
     }
 }
 
@@ -190,6 +206,7 @@ impl fmt::Debug for FenceGuard {
         f.debug_struct("FenceGuard")
             .field("lease", &self.lease)
             .field("highest", &self.highest())
+            .field("refused", &self.refused())
             .finish()
     }
 }
@@ -278,7 +295,7 @@ mod tests {
         for (number, admitted) in [(7, true), (7, true), (6, false), (u64::MAX, true), (8, false)] {
             assert_eq!(guard.clone().admit(token(number)).is_ok(), admitted, "{number}");
         }
-        assert_eq!(guard.highest(), Some(token(u64::MAX)));
+        assert_eq!((guard.highest(), guard.refused()), (Some(token(u64::MAX)), 2));
     }
 
     #[test]

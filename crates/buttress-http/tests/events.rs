@@ -111,20 +111,22 @@ async fn who_is_refused_for_a_token_is_told_of_with_the_greatest_and_who_is_let_
         server.oneshot(request).await.unwrap();
         std::mem::take(&mut *log.0.lock().unwrap())
     }
-    let refused = |reason: &str, of: &[(&'static str, &str)]| {
+    let refused = |level, reason: &str, of: &[(&'static str, &str)]| {
         let fields = [("message", "write refused"), ("reason", reason)];
         let fields = fields.iter().chain(of).map(|(name, value)| (*name, (*value).to_owned()));
-        (Level::DEBUG, fields.collect::<Fields>())
+        (level, fields.collect::<Fields>())
     };
     let guard = FenceGuard::starting_at(LeaseId::of("orders"), FencingToken::new(34));
     assert_eq!(told(&log, guard.clone(), "34").await, []);
-    let stale = refused("stale fencing token", &[("fence", "33"), ("highest", "34")]);
+    let of = [("fence", "33"), ("highest", "34")];
+    let stale = refused(Level::WARN, "stale fencing token", &of);
     assert_eq!(told(&log, guard.clone(), "33").await, [stale]);
-    assert_eq!(told(&log, guard, "x").await, [refused("malformed fencing token", &[])]);
+    let malformed = refused(Level::DEBUG, "malformed fencing token", &[]);
+    assert_eq!(told(&log, guard, "x").await, [malformed]);
 
     let [(level, fields), second] = &told(&log, Lost, "35").await[..] else { panic!() };
     assert_eq!((*level, &*fields["message"]), (Level::WARN, "fencing token not compared"));
     assert_eq!(&*fields["fence"], "35");
     assert!(fields.contains_key("error"));
-    assert_eq!(*second, refused("fencing token not compared", &[]));
+    assert_eq!(*second, refused(Level::DEBUG, "fencing token not compared", &[]));
 }

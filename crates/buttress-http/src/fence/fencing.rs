@@ -295,7 +295,12 @@ impl Why {
         let stale = if let Self::Stale(stale) = self { Some(stale) } else { None };
         let fence = stale.map(|stale| display(stale.token()));
         let highest = stale.map(|stale| display(stale.highest()));
-        tracing::debug!(reason = text, fence, highest, "write refused");
+        if stale.is_some() {
+            // It is rare, and says that a leader stood still, or that a store has lost what it knew.
+            tracing::warn!(reason = text, fence, highest, "write refused");
+        } else {
+            tracing::debug!(reason = text, "write refused");
+        }
         // No text in HTTP: nothing else is asked of a body than that it can be empty, and tonic's can be no more.
         let refusal = if is_grpc { Refusal::grpc(code, text) } else { Refusal::new(status, "") };
         let mut response = refusal.head().map(|()| B::default());
