@@ -7,7 +7,7 @@
 //! refusals as responses > redirect > LeadershipLayer > enter > breaker > timeout > fence > hyper > the ledger
 //! ```
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use axum::{
     Router,
@@ -16,12 +16,13 @@ use axum::{
 };
 use buttress::{
     BoxError, Breaker, BreakerLayer, Context, Elector, Leadership, LeadershipLayer, LeaseId,
-    LeaseName, TimeoutLayer,
+    LeaseName, Reason, Rejected, TimeoutLayer,
     http::{HttpClass, RedirectToLeaderLayer, RejectedAsResponseLayer, SendFenceLayer, hyper},
+    leadership::ResignReason,
     lease_sqlite::SqliteOptions,
 };
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -90,9 +91,16 @@ async fn enter(
     let entry = to_bytes(request.into_body(), 1024).await?;
     let held = leadership.hold().map_err(|refused| refused.rejected())?;
     let write = Context::current().scope(async move {
-        let _held = held;
         sleep(settings::WORK).await; // some work, for the sake of the example
-        ledger.write(entry).await
+        let entered = ledger.write(entry).await?;
+        if entered.status() != StatusCode::PRECONDITION_FAILED {
+            return Ok(entered);
+        }
+        // The ledger has seen a later term than this one. If this one goes on all the same, its fence is worth nothing.
+        if held.check(Duration::ZERO).is_ok() {
+            leadership.resign(ResignReason::Unhealthy("refused by the ledger".into()));
+        }
+        Err(Rejected::new(Reason::NotLeader, settings::NAME).into()) // nothing was written: ask whoever leads
     });
     tokio::spawn(write).await?
 }

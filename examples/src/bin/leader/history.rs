@@ -166,14 +166,18 @@ impl History {
         }
     }
 
-    /// The ledger did not take a write.
+    /// The ledger did not take a write. It is told of the first of a term.
     pub(crate) fn refuse(&mut self, refused: Refused) {
         let Refused { at, fence, candidate, highest } = refused;
-        let who = name(candidate);
-        self.note(
-            at,
-            format_args!("the ledger refuses {who}'s write with fence {fence}: {highest} was here"),
-        );
+        if !self.refused.iter().any(|known| known.fence == fence) {
+            let who = name(candidate);
+            self.note(
+                at,
+                format_args!(
+                    "the ledger refuses {who}'s writes with fence {fence}: {highest} was here"
+                ),
+            );
+        }
         self.refused.push(refused);
     }
 
@@ -306,6 +310,15 @@ pub(crate) mod tests {
             history.answers.push(Answer { came: at(came), fence });
         }
         assert_eq!(history.without_write(&fault(Kind::Cut)), tenths(40));
+    }
+
+    #[test]
+    fn the_reader_is_told_once_of_a_term_whose_writes_are_refused() {
+        let mut history = History::new(at(0));
+        for fence in [1, 1, 2, 1] {
+            history.refuse(Refused { at: at(10), fence, candidate: 0, highest: 3 });
+        }
+        assert_eq!((history.log.len(), history.refused.len()), (2, 4), "{:?}", history.log);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::{convert::Infallible, io, iter, time::Duration};
 
 use buttress_examples::cli::say;
+use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::interval;
 
@@ -63,7 +64,8 @@ impl Live {
     }
 
     fn draw(&mut self) {
-        let rows = timeline::rows(&self.history.lock().unwrap(), now());
+        let width = usize::from(Term::stdout().size().1);
+        let rows = timeline::rows(&self.history.lock().unwrap(), now(), Some(width));
         let apart = String::new();
         for (n, row) in iter::once(apart).chain(rows).enumerate() {
             if self.rows.len() == n {

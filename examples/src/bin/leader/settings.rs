@@ -75,7 +75,7 @@ pub(crate) fn introduction() -> String {
          \x20 breaker  opens after 5 failures in a row; a call may take {attempt}\n\
          \x20 leader   resigns once its breaker has been open for {resign}\n\
          \x20 writes   one every {every}, to A, B and C in turn, which send to the leader;\n\
-         \x20          each takes it {work}\n\
+         \x20          each takes the leader {work}\n\
          \x20 ledger   refuses a fence that is less than one it has seen\n"
     )
 }

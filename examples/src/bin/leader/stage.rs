@@ -153,6 +153,10 @@ impl Stage {
     /// Ends everything: in its own way if all went well.
     pub(crate) async fn close(mut self, is_well: bool) -> History {
         self.asking.abort();
+        if is_well {
+            let line = format_args!("the end: all are told to stop");
+            self.history.lock().unwrap().note(now(), line);
+        }
         let mut candidates: Vec<_> = self.candidates.iter_mut().filter_map(Option::take).collect();
         // All at once, or the next one would lead for a moment.
         candidates.iter_mut().for_each(Process::end);

@@ -11,7 +11,7 @@ use crate::{
 /// The timeline, a line for each fault, and what was promised beside what was seen.
 pub(crate) fn table(history: &History) -> String {
     let mut text = String::from("\n");
-    for row in timeline::rows(history, now()) {
+    for row in timeline::rows(history, now(), None) {
         text.push_str(&row);
         text.push('\n');
     }
@@ -42,14 +42,18 @@ pub(crate) fn table(history: &History) -> String {
         writeln!(text, "{label:<40}{figure}").expect("it is a string")
     };
     let answered = history.answers.iter().filter(|answer| answer.fence.is_some()).count();
+    let written = history.written.len();
     let fences: Vec<_> = history
         .terms
         .iter()
         .map(|term| format!("{} {}", name(term.candidate), term.fence))
         .collect();
     line("\nleaders and their fences", fences.join(", "));
-    line("writes asked for once, and answered", format!("{}, {answered}", history.asked));
-    line("writes in the ledger", history.written.len().to_string());
+    line("writes asked for, each once", history.asked.to_string());
+    line("  answered", answered.to_string());
+    line("  not: no leader, or the ledger hung", (history.asked - answered).to_string());
+    line("writes in the ledger", written.to_string());
+    line("  written, and the answer lost", written.saturating_sub(answered).to_string());
     line("  with a fence less than the one before", history.decreases().to_string());
     line("overlaps (two leaders at a time)", history.overlaps().len().to_string());
     line("stale writes refused", refused(history));

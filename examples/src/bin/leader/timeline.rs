@@ -1,6 +1,6 @@
 //! Who led when, a line a candidate and a column for each half second.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use buttress::leadership::BootTime;
 
@@ -12,6 +12,8 @@ use crate::{
 const COLUMN: Duration = Duration::from_millis(500);
 /// Columns from one time that is told to the next.
 const SCALE: usize = 10;
+/// Columns for what a line is of.
+const LABEL: usize = 8;
 
 /// What the signs mean.
 pub(crate) const LEGEND: &str = "
@@ -20,14 +22,17 @@ pub(crate) const LEGEND: &str = "
         ! a write refused for its fence
 ";
 
-/// The lines, from the beginning until `now`.
-pub(crate) fn rows(history: &History, now: BootTime) -> Vec<String> {
-    let columns = (now.since(history.origin).as_millis() / COLUMN.as_millis()) as usize + 1;
+/// The lines, until `now`: from the beginning, or if there is a `width` which that does not fit into, from a time on that
+/// is told.
+pub(crate) fn rows(history: &History, now: BootTime, width: Option<usize>) -> Vec<String> {
+    let until = (now.since(history.origin).as_millis() / COLUMN.as_millis()) as usize + 1;
+    let too_many = width.map_or(0, |width| (LABEL + until).saturating_sub(width));
+    let columns = too_many.next_multiple_of(SCALE)..until;
     let row = |label: &str, sign: &dyn Fn(Column) -> char| {
-        let signs = (0..columns).map(|n| sign(Column::new(history.origin, n)));
-        format!("{label:<8}{}", signs.collect::<String>()).trim_end().to_owned()
+        let signs = columns.clone().map(|n| sign(Column::new(history.origin, n)));
+        format!("{label:<LABEL$}{}", signs.collect::<String>()).trim_end().to_owned()
     };
-    let mut rows = vec![scale(columns), row("fault", &|column| fault(history, column))];
+    let mut rows = vec![scale(columns.clone()), row("fault", &|column| fault(history, column))];
     for candidate in 0..CANDIDATES {
         let sign = |column| state(history, candidate, column);
         rows.push(row(&name(candidate).to_string(), &sign));
@@ -65,12 +70,12 @@ impl Column {
     }
 }
 
-fn scale(columns: usize) -> String {
-    let times = (0..columns).step_by(SCALE).map(|n| {
+fn scale(columns: Range<usize>) -> String {
+    let times = columns.step_by(SCALE).map(|n| {
         let seconds = (COLUMN * n as u32).as_secs();
         format!("{:<SCALE$}", format!("{seconds} s"))
     });
-    format!("{:<8}{}", "", times.collect::<String>()).trim_end().to_owned()
+    format!("{:<LABEL$}{}", "", times.collect::<String>()).trim_end().to_owned()
 }
 
 /// The number of a fault where it begins, and a plus where it ends.
@@ -148,7 +153,7 @@ mod tests {
         history.written.push(Write { at: at(10), fence: 1 });
         history.refused.push(Refused { at: at(46), fence: 1, candidate: 0, highest: 2 });
         assert_eq!(
-            rows(&history, at(84)),
+            rows(&history, at(84), None),
             [
                 "        0 s       5 s",
                 "fault   3 + 1     + 2  +",
@@ -159,5 +164,19 @@ mod tests {
                 "refused          !",
             ]
         );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_off_where_it_is_old() {
+        let mut history = History::new(at(0));
+        history.hear(0, at(5), What::Started { fence: 1, until: at(84) });
+        let leader = |width| {
+            let rows = rows(&history, at(84), Some(width));
+            [rows[0].clone(), rows[2].clone()]
+        };
+        let whole = ["        0 s       5 s", "A       ·1███████████████"];
+        assert_eq!(leader(25), whole);
+        assert_eq!(leader(24), ["        5 s", "A       ███████"]);
+        assert_eq!(leader(3), ["", "A"]);
     }
 }
