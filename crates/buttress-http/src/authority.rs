@@ -1,6 +1,8 @@
 use std::{
+    error::Error,
     fmt,
     hash::{Hash, Hasher},
+    str::FromStr,
 };
 
 use buttress_core::KeyOf;
@@ -32,12 +34,29 @@ use http::{Request, header::HOST, uri::Scheme};
 pub struct ByAuthority;
 
 /// Whom a request is for: a host in lower case, and a port where it is known. See [`ByAuthority`].
+///
+/// From text it is `host:port` or `host`, as in a `Host` header. Write the port: a request for `http://a` has 80.
+///
+/// ```
+/// use buttress_core::KeyOf;
+/// use buttress_http::{Authority, ByAuthority};
+///
+/// let request = http::Request::get("http://127.0.0.1:9100/health").body(()).unwrap();
+/// let key: Authority = "127.0.0.1:9100".parse()?;
+/// assert_eq!(ByAuthority.key(&request), key);
+/// # Ok::<_, buttress_http::InvalidAuthority>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authority {
     /// Empty if nobody is named.
     host: Box<str>,
     port: Option<u16>,
 }
+
+/// A text that names nobody: it is neither `host` nor `host:port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InvalidAuthority;
 
 /// An authority where it lies in a request, in whatever case.
 #[derive(Clone, Copy)]
@@ -88,6 +107,15 @@ impl Authority {
     }
 }
 
+impl FromStr for Authority {
+    type Err = InvalidAuthority;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAuthority> {
+        let named = Named::read(text).ok_or(InvalidAuthority)?;
+        Ok(Self { host: named.host.to_ascii_lowercase().into(), port: named.port })
+    }
+}
+
 impl Hash for Authority {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Named { host: &self.host, port: self.port }.hash(state);
@@ -109,6 +137,16 @@ impl fmt::Debug for Authority {
         write!(f, "Authority({self})")
     }
 }
+
+// === impl InvalidAuthority ===
+
+impl fmt::Display for InvalidAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("must be `host` or `host:port`")
+    }
+}
+
+impl Error for InvalidAuthority {}
 
 // === impl Named ===
 
@@ -223,6 +261,7 @@ mod tests {
             ("user:secret@example.com:80", "example.com:80"),
         ] {
             assert_eq!(key(&to_host(host.as_bytes())), expected, "{host}");
+            assert_eq!(host.parse(), Ok(ByAuthority.key(&to_host(host.as_bytes()))), "{host}");
         }
     }
 
@@ -235,6 +274,8 @@ mod tests {
             [b"", b" ", b":80", b"a:http", b"a:99999", b"a:+80", b"a b", b"a/b", b"\xff"];
         for host in senseless {
             assert_eq!(ByAuthority.key(&to_host(host)), nobody, "{host:?}");
+            let text = str::from_utf8(host).unwrap_or_default();
+            assert_eq!(text.parse::<Authority>(), Err(InvalidAuthority), "{text}");
         }
         assert_ne!(ByAuthority.key(&to_host(b"unknown")), nobody);
     }

@@ -60,7 +60,7 @@ pub use self::{
         ByReason, RejectedAsResponse, RejectedAsResponseFuture, RejectedAsResponseLayer, Table,
     },
     at_end::{AtEnd, ClassifyEnd, ReportBody, WholeBody},
-    authority::{Authority, ByAuthority},
+    authority::{Authority, ByAuthority, InvalidAuthority},
     body::Body,
     bounds::HttpClient,
     class::{CustomHttpClass, HttpClass, OVERLOADED},
