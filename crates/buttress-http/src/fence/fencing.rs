@@ -37,7 +37,7 @@ use crate::{Code, Refusal, grpc};
 /// | request | status | gRPC |
 /// |---|---|---|
 /// | a token less than the greatest | 412, or [409](Self::conflict); `leadership-fence` names the greatest | FAILED_PRECONDITION |
-/// | no token | 428, or it [passes](Self::optional) | INVALID_ARGUMENT |
+/// | no token, as of a spawned task that took no [context](buttress_core::Context) along | 428, or it [passes](Self::optional) | INVALID_ARGUMENT |
 /// | no number from 1 to 2^64 - 1 of digits alone, or two of them | 400 | INVALID_ARGUMENT |
 /// | the store fails | 503 | UNAVAILABLE |
 ///

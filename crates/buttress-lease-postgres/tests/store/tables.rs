@@ -195,6 +195,23 @@ async fn who_deletes_a_lease_by_hand_is_told_what_to_do_instead() {
     assert!(acquired(&store, &you).await.fence > mine.fence);
 }
 
+const LIFT: &str = include_str!("../../../../docs/recipes/lift.sql");
+
+#[tokio::test]
+async fn who_lifts_a_token_by_hand_ends_the_term_and_the_next_is_above_and_none_falls() {
+    let database = Database::new().await;
+    let (store, hand) = (database.store().await, database.hand().await);
+    let (me, you) = (Identity::generate(), Identity::generate());
+    let mine = acquired(&store, &me).await;
+    let name = lease().as_str();
+    assert_eq!(hand.execute(LIFT, &[&11_i64, &name]).await.unwrap(), 1);
+    let renewed = store.renew(RenewRequest::new(lease(), &me, mine.fence, TTL)).await.unwrap();
+    assert!(matches!(renewed, RenewOutcome::Lost(Some(_))));
+    assert_eq!(acquired(&store, &you).await.fence.get(), 12);
+    let lifted = hand.execute(LIFT, &[&12_i64, &name]).await.unwrap();
+    assert_eq!(lifted, 0, "a term that is above goes on");
+}
+
 #[tokio::test]
 async fn what_is_answered_is_on_the_disk_whatever_the_role_prefers() {
     let database = Database::new().await;

@@ -146,6 +146,24 @@ async fn who_deletes_a_lease_by_hand_is_told_what_to_do_instead() {
     assert!(acquired(&store, &you).await.fence > mine.fence);
 }
 
+const LIFT: &str = include_str!("../../../../docs/recipes/lift.sql");
+
+#[tokio::test]
+async fn who_lifts_a_token_by_hand_ends_the_term_and_the_next_is_above_and_none_falls() {
+    let folder = Folder::new();
+    let path = folder.file("leases.db");
+    let store = SqliteStore::open_or_create(&path).await.unwrap();
+    let (me, you) = (Identity::generate(), Identity::generate());
+    let mine = acquired(&store, &me).await;
+    let db = Connection::open(&path).unwrap();
+    let lift = |to: i64| db.execute(LIFT, (to, lease().as_str())).unwrap();
+    assert_eq!(lift(11), 1);
+    let renewed = store.renew(RenewRequest::new(&lease(), &me, mine.fence, TTL)).await.unwrap();
+    assert!(matches!(renewed, RenewOutcome::Lost(Some(_))));
+    assert_eq!(acquired(&store, &you).await.fence.get(), 12);
+    assert_eq!(lift(12), 0, "a term that is above goes on");
+}
+
 #[tokio::test]
 async fn a_lease_from_before_the_host_was_started_is_over_and_its_token_is_not() {
     let folder = Folder::new();

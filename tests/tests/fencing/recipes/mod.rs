@@ -14,6 +14,7 @@ const ROW: &str = include_str!("../../../../docs/recipes/row.sql");
 const TABLE: &str = include_str!("../../../../docs/recipes/guard_table.sql");
 const RAISE: &str = include_str!("../../../../docs/recipes/guard_raise.sql");
 const CHECK: &str = include_str!("../../../../docs/recipes/guard_check.sql");
+const LIFT: &str = include_str!("../../../../docs/recipes/lift.sql");
 const LUA: &str = include_str!("../../../../docs/recipes/write.lua");
 const ETCD: &str = include_str!("../../../../docs/recipes/etcd.rs");
 
@@ -37,7 +38,7 @@ fn assert_fenced(accepted: &[i64], refused: usize) {
 #[test]
 fn the_chapter_shows_the_recipes_as_they_are() {
     let chapter = include_str!("../../../../docs/fencing.md");
-    for recipe in [ROW, TABLE, RAISE, CHECK, LUA, ETCD] {
+    for recipe in [ROW, TABLE, RAISE, CHECK, LIFT, LUA, ETCD] {
         let shown = chapter.contains(&format!("\n{recipe}```"));
         assert!(shown, "the chapter does not have:\n{recipe}");
     }
