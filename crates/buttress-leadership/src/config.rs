@@ -67,8 +67,8 @@ pub struct LeaseConfig {
     /// Who wants to lead. [Generated](Identity::generate) unless set.
     #[cfg_attr(feature = "serde", serde(skip, default = "Identity::generate"))]
     pub identity: Identity,
-    /// What a leader says of itself to those who do not lead, as its address. At most 16 KiB; empty unless
-    /// set.
+    /// What a leader says of itself to those who do not lead: its address as `host:port`, or whatever else you
+    /// like. At most 16 KiB; empty unless set.
     #[cfg_attr(feature = "serde", serde(with = "crate::file::text"))]
     pub payload: Bytes,
     /// For how long the store is asked to grant the lease. What counts is how long it is granted. 15 s by

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(plain, of(LeaseConfig::new(name.clone()), &plain));
         assert!(plain.check().is_ok());
         let full = LeaseConfig::new(name)
-            .payload("http://10.0.0.7:8080")
+            .payload("10.0.0.7:8080")
             .lease_duration(Duration::from_secs(10))
             .renew_interval(Duration::from_secs(3))
             .retry_period(Duration::from_millis(250))

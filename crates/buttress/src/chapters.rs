@@ -54,7 +54,13 @@ struct Grpc;
 #[doc = include_str!("../../../docs/hops.md")]
 struct Hops;
 
-#[cfg(all(feature = "leadership", feature = "serde", feature = "standard"))]
+#[cfg(all(
+    feature = "http",
+    feature = "lease-sqlite",
+    feature = "serde",
+    feature = "shed",
+    feature = "standard"
+))]
 #[doc = include_str!("../../../docs/leadership.md")]
 struct Leadership;
 
