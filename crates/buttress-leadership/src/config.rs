@@ -12,7 +12,7 @@ use crate::{Identity, LeaseName, StoreCapabilities};
 /// use std::time::Duration;
 ///
 /// let config = LeaseConfig::new(LeaseName::new("scheduler")?)
-///     .payload("http://10.0.0.7:8080")
+///     .payload("10.0.0.7:8080")
 ///     .lease_duration(Duration::from_secs(10))
 ///     .renew_interval(Duration::from_secs(3))
 ///     .operation_timeout(Duration::from_millis(1500));

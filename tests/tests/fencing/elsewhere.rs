@@ -163,7 +163,7 @@ async fn a_leader_that_is_shut_down_answers_until_its_lease_is_given_back() {
     let (leadership, running) = (elector.leadership(), elector.spawn());
     leads(&leadership).await;
 
-    let [begun, ended, shutdown] = [(); 3].map(|()| Arc::new(Notify::new()));
+    let [begun, ended, shutdown, looked] = [(); 4].map(|()| Arc::new(Notify::new()));
     let work = {
         let (begun, ended) = (begun.clone(), ended.clone());
         async move || {
@@ -181,10 +181,11 @@ async fn a_leader_that_is_shut_down_answers_until_its_lease_is_given_back() {
         .layer(LeadershipLayer::new(leadership.clone()));
     let app = Router::new().route("/", post(work)).layer(server);
     let stop = {
-        let shutdown = shutdown.clone();
+        let (shutdown, looked) = (shutdown.clone(), looked.clone());
         async move {
             shutdown.notified().await;
             running.stop().await;
+            looked.notified().await; // until all others know
         }
     };
     let served =
@@ -202,6 +203,9 @@ async fn a_leader_that_is_shut_down_answers_until_its_lease_is_given_back() {
     assert_eq!(ask().await.unwrap().status(), 503, "whoever is sent here is told to come again");
     ended.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    watch.wait_for(|standing| standing.state == State::Stopped).await.unwrap();
+    assert_eq!(ask().await.unwrap().status(), 503, "and after the lease was given back");
+    looked.notify_one();
     served.await.unwrap().unwrap();
     let lease = store.inspect(leadership.name()).await.unwrap().unwrap();
     assert_eq!(lease.holder, None);
