@@ -110,7 +110,7 @@ pub struct LeaseConfig {
     pub on_drain_timeout: OnDrainTimeout,
     /// For how long a leader that left by itself does not come back, a fifth more or less by chance. 30 s by
     /// default. It doubles each time, up to `cooldown_max`, and starts anew after a term that lasted as long
-    /// as that.
+    /// as that. Meanwhile it looks who leads, as one does that may not stand, and asks for nothing.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cooldown: Duration,
     /// For how long at most. 10 min by default.

@@ -623,7 +623,7 @@ impl<S: LeaseStore> Driver<S> {
         let looks = self.call.as_ref().is_some_and(|call| call.op == Op::Inspect);
         if !self.is_changed
             && !looks
-            && self.machine.state() == State::Follower
+            && matches!(self.machine.state(), State::Follower | State::CoolDown)
             && let Some(changes) = &mut self.changes
         {
             // One that panics has ended.
@@ -729,7 +729,9 @@ impl<S: LeaseStore> Driver<S> {
             (Op::Release(_), Answer::Released) => self.is_told(None, memo),
             _ => {}
         }
-        if let Some(vigil) = &mut self.vigil {
+        if let Some(vigil) = &mut self.vigil
+            && !self.machine.is_apart(now)
+        {
             match &answer {
                 Answer::Acquired(record) | Answer::Held(record) => {
                     vigil.heard(Some(record));

@@ -52,8 +52,6 @@ pub(crate) struct Machine {
     resigned: u32,
     running: Running,
     candidacy: Candidacy,
-    /// Whether anybody says by signals whether it may stand.
-    is_judged: bool,
     /// Whether the runtime of the work is not known to run.
     is_stuck: bool,
     is_stopping: bool,
@@ -85,9 +83,10 @@ enum Phase {
     },
     Cooling {
         until: BootTime,
-        /// From then on it looks whether anybody leads, if it might have to as the last resort. After a first
-        /// cool-down's time, so that a short one is quiet.
+        /// When it looks next who leads.
         look: BootTime,
+        /// Whether nobody leads is none of its business before: others come first, for a first cool-down's time.
+        apart: BootTime,
     },
     Leading(Lead),
     Leaving(Lead, Leave),
@@ -265,7 +264,6 @@ impl Machine {
             resigned: 0,
             running: Running::default(),
             candidacy: Candidacy::Stands,
-            is_judged: false,
             is_stuck: false,
             is_stopping: false,
             effects: Vec::new(),
@@ -360,10 +358,15 @@ impl Machine {
         }
     }
 
+    /// Whether it has just left, and is not to find that nobody leads.
+    pub(crate) fn is_apart(&self, now: BootTime) -> bool {
+        matches!(self.phase, Phase::Cooling { apart, .. } if now < apart)
+    }
+
     /// The lease may have changed: look at once.
     pub(crate) fn changed(&mut self, now: BootTime) {
-        if let Phase::Following { next } = &mut self.phase {
-            *next = (*next).min(now);
+        if let Phase::Following { next: at } | Phase::Cooling { look: at, .. } = &mut self.phase {
+            *at = (*at).min(now);
         }
     }
 
@@ -390,7 +393,6 @@ impl Machine {
     pub(crate) fn candidacy(&mut self, now: BootTime, candidacy: Candidacy) -> Candidacy {
         let was_wanted = self.is_wanted();
         let before = std::mem::replace(&mut self.candidacy, candidacy);
-        self.is_judged = true;
         // It need not wait for its next look to find that nobody leads.
         if !was_wanted && self.is_wanted() && self.seen.is_none() {
             self.changed(now);
@@ -524,10 +526,10 @@ impl Machine {
             Some(record) if record.leader().is_some() => self.look_again(record, unit),
             _ => self.pause(unit),
         };
-        match &record {
-            Some(record) => self.see(record),
-            None => self.led_by(None),
-        }
+        self.highest = self.highest.max(record.as_ref().map(|record| record.fence));
+        // What is ours still, nobody leads with.
+        let leader = record.as_ref().and_then(LeaseRecord::leader);
+        self.led_by(leader.filter(|leader| leader.identity != self.me));
         match &mut self.phase {
             Phase::Cooling { look, .. } => *look = now + again,
             phase => *phase = Phase::Following { next: now + again },
@@ -730,10 +732,12 @@ impl Machine {
             Phase::Cooling { .. } if is_planted(Plant::RenewAfterRelease) => {
                 due(Op::Renew(self.spent.expect("it has led")), self.paced)
             }
-            Phase::Cooling { until, look } if self.is_judged => {
-                earlier(due(Op::Inspect, (*look).max(self.paced)), *until)
+            Phase::Cooling { until, look, .. } => {
+                let at = (*look).max(self.paced);
+                // A look just before its time is up would put off what it asks then.
+                let is_late = *until < at.max(now) + self.timing.retry * PACE.0 / PACE.1;
+                if is_late { Step::Wait(Some(*until)) } else { due(Op::Inspect, at) }
             }
-            Phase::Cooling { until, .. } => Step::Wait(Some(*until)),
             Phase::Stopped => Step::Stop,
         };
         match (self.call, step) {
@@ -805,8 +809,8 @@ impl Machine {
         self.phase = match then {
             Then::Follow(pause) => Phase::Following { next: now + pause },
             Then::CoolDown(time) => {
-                let look = now + self.timing.cooldown + self.timing.cooldown / 5;
-                Phase::Cooling { until: now + time, look }
+                let apart = now + self.timing.cooldown + self.timing.cooldown / 5;
+                Phase::Cooling { until: now + time, look: now + self.timing.retry, apart }
             }
         };
     }

@@ -230,6 +230,38 @@ fn one_that_may_not_stand_does_not() {
 }
 
 #[test]
+fn one_that_cools_down_looks_who_leads_and_does_no_more() {
+    let mut run = leads(&config());
+    run.machine.resign(run.now, ResignReason::Operator);
+    run.begins(secs(1), Op::Release(fence(1)), STILL);
+    run.answers(secs(1), Answer::Released);
+    let other = Identity::generate();
+    let until = run.machine.cools_until().unwrap();
+    assert_eq!(until, run.time(secs(1 + 24)));
+    for at in 2..25 {
+        run.begins(secs(at), Op::Inspect, STILL);
+        run.answers(secs(at), Answer::Inspected(Some(record(&other, 2, secs(15)))));
+        assert_eq!(run.machine.seen.as_ref().map(|leader| &leader.identity), Some(&other));
+        assert_eq!(run.machine.state(), State::CoolDown);
+    }
+    run.begins(secs(25), Op::Acquire, STILL);
+}
+
+#[test]
+fn what_a_release_did_not_reach_is_led_with_by_nobody() {
+    let mut run = leads(&config());
+    run.machine.resign(run.now, ResignReason::Operator);
+    for at in 1..=3 {
+        run.begins(secs(at), Op::Release(fence(1)), STILL);
+        run.answers(secs(at), Answer::Failed(Failure::NotApplied));
+    }
+    run.begins(secs(4), Op::Inspect, STILL);
+    let mine = record(&run.me, 1, secs(15));
+    run.answers(secs(4), Answer::Inspected(Some(mine)));
+    assert_eq!((run.machine.state(), &run.machine.seen), (State::CoolDown, &None));
+}
+
+#[test]
 fn one_that_only_looks_looks_no_more_often_than_it_would_ask() {
     let mut run = Run::new(&config());
     for at in 0..60 {

@@ -335,7 +335,8 @@ impl History {
         terms.iter().filter_map(late).collect()
     }
 
-    /// What is given back is not used, and P6: then nothing is asked until the cool-down is over.
+    /// What is given back is not used, and P6: until the cool-down is over nothing is asked that could take or
+    /// change the lease.
     fn releases(&self) -> Vec<String> {
         let mut inside = BTreeMap::<(Who, u64), i64>::new();
         let mut wrong = Vec::new();
@@ -349,7 +350,8 @@ impl History {
                         wrong.push(format!("drained: {who} gave {fence} back with {left} inside"));
                     }
                     let calls = self.calls.get(who).map(Vec::as_slice).unwrap_or_default();
-                    let next = calls.get(calls.partition_point(|call| call.at <= *at));
+                    let mut after = calls[calls.partition_point(|call| call.at <= *at)..].iter();
+                    let next = after.find(|call| call.operation != Operation::Inspect);
                     let cool = self.config.retry_period.mul_f64(0.79);
                     if let Some(next) = next
                         && next.at < *at + cool

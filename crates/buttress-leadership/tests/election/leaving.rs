@@ -10,7 +10,8 @@ use std::{
 
 use buttress_core::edge;
 use buttress_leadership::{
-    Event, Fault, LeaseStore, NotLeading, OnDrainTimeout, Operation, ResignReason, State, TermEnd,
+    Event, Fault, FaultyStore, LeaseStore, MemoryStore, NotLeading, OnDrainTimeout, Operation,
+    ResignReason, State, TermEnd,
 };
 use tokio::time::{Instant, sleep};
 
@@ -114,7 +115,7 @@ async fn whoever_asks_for_it_gives_the_lease_back_beside_what_goes_on() {
 
 // ray-project/ray#63773, redisson/redisson#7272
 #[tokio::test(start_paused = true)]
-async fn after_a_release_nothing_is_asked_of_the_store_until_the_cooldown_is_over() {
+async fn after_a_release_nothing_is_asked_of_the_store_but_who_leads_until_the_cooldown_is_over() {
     let store = store();
     let leader = Candidate::stands(&store, config());
     leader.leads().await;
@@ -131,10 +132,29 @@ async fn after_a_release_nothing_is_asked_of_the_store_until_the_cooldown_is_ove
     let (at, calls) = (edge::now(), store.calls().len());
     assert_eq!(store.calls().last().unwrap().operation, Operation::Release);
     sleep(secs(24) - millis(100)).await;
-    assert_eq!(store.calls().len(), calls);
+    let asked = store.calls().split_off(calls);
+    assert!(asked.iter().all(|call| call.operation == Operation::Inspect), "{asked:?}");
+    assert!(asked.windows(2).all(|pair| secs(1) <= pair[1].at - pair[0].at), "{asked:?}");
     leader.leads().await;
     let cooled = edge::now() - at;
     assert!(secs(24) - TICK <= cooled && cooled <= secs(36) + TICK, "{cooled:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_just_left_learns_who_leads_now() {
+    for watches in [false, true] {
+        let memory = MemoryStore::new();
+        let store = FaultyStore::new(if watches { memory } else { memory.without_watch() });
+        let leader = Candidate::stands(&store, config());
+        leader.leads().await;
+        let next = Candidate::stands(&store, config());
+        leader.leadership.resign(ResignReason::Operator);
+        next.leads().await;
+        sleep(millis(1_200) + TICK).await;
+        assert_eq!(leader.leadership.metrics().state, State::CoolDown);
+        let seen = leader.leadership.leader().unwrap();
+        assert_eq!(&seen.identity, next.leadership.identity());
+    }
 }
 
 // kubernetes/kubernetes#65666
