@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use buttress_core::InvalidSetting;
 use bytes::Bytes;
@@ -75,8 +75,8 @@ pub struct LeaseConfig {
     /// default, from 1 s and the store's own minimum on.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_duration: Duration,
-    /// From one renewal that succeeds to the next, from send to send, up to a tenth less by chance. A
-    /// third of the lease by default: 5 s.
+    /// From one renewal that succeeds to the next, from send to send, up to a tenth less by chance. 5 s by
+    /// default, whatever the lease: [`scaled_to`](Self::scaled_to) sets what goes with a shorter one.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub renew_interval: Duration,
     /// How long a leader waits after a renewal that failed, and a candidate between two looks, up to a fifth
@@ -137,6 +137,8 @@ pub enum OnDrainTimeout {
     ReleaseAnyway,
 }
 
+/// What to do about it, where a lease was made shorter and nothing else was.
+const SCALES: &str = "; `scaled_to` sets all that goes with a lease";
 /// The largest payload.
 const MAX_PAYLOAD: usize = 16 * 1024;
 /// A shorter wait between two calls is a flood.
@@ -202,7 +204,29 @@ impl LeaseConfig {
         self
     }
 
-    /// Sets how long a lease is.
+    /// Sets how long a lease is, and with it `renew_interval`, `retry_period` and `operation_timeout`: in the
+    /// proportions of the defaults, a third, a fifteenth and a sixth. A margin that is not set follows by
+    /// itself. How long work may take to end, and a cool-down, have nothing to do with it.
+    ///
+    /// ```
+    /// use buttress_leadership::{LeaseConfig, LeaseName};
+    /// use std::time::Duration;
+    ///
+    /// let config = LeaseConfig::new(LeaseName::new("scheduler")?).scaled_to(Duration::from_secs(3));
+    /// assert_eq!(config.renew_interval, Duration::from_secs(1));
+    /// config.check()?;
+    /// # Ok::<(), buttress_core::InvalidSetting>(())
+    /// ```
+    #[must_use]
+    pub fn scaled_to(mut self, lease: Duration) -> Self {
+        self.lease_duration = lease;
+        self.renew_interval = lease / 3;
+        self.retry_period = lease / 15;
+        self.operation_timeout = lease / 6;
+        self
+    }
+
+    /// Sets how long a lease is, and nothing else: see [`scaled_to`](Self::scaled_to).
     #[must_use]
     pub const fn lease_duration(mut self, duration: Duration) -> Self {
         self.lease_duration = duration;
@@ -310,24 +334,37 @@ impl LeaseConfig {
              `Identity::generate()`, or allow it with `allow_stable_identity()`",
         )?;
         let lease = self.lease_duration;
-        require((MIN_LEASE..=MAX_LEASE).contains(&lease), "lease_duration", "be from 1s to 24h")?;
+        require(
+            (MIN_LEASE..=MAX_LEASE).contains(&lease),
+            "lease_duration",
+            format_args!("be from 1s to 24h (is {lease:?})"),
+        )?;
         let margin = self.margin();
         require(
             Self::MIN_SAFETY_MARGIN <= margin && margin < lease / 2,
             "safety_margin",
-            "be at least 100ms, and less than half of `lease_duration`",
+            format_args!(
+                "be at least 100ms, and less than half of `lease_duration` (is {margin:?} of {lease:?})"
+            ),
         )?;
         let valid = lease - margin;
         let timeout = self.operation_timeout;
         require(
             !timeout.is_zero() && timeout <= valid / 3,
             "operation_timeout",
-            "be more than zero, and at most a third of `lease_duration - safety_margin`",
+            format_args!(
+                "be more than zero, and at most a third of `lease_duration - safety_margin` (is {timeout:?}, at \
+                 most {:?}){SCALES}",
+                valid / 3
+            ),
         )?;
         require(
             MIN_RETRY <= self.retry_period && self.retry_period <= self.renew_interval,
             "retry_period",
-            "be at least 10ms, and at most `renew_interval`",
+            format_args!(
+                "be at least 10ms, and at most `renew_interval` (is {:?}, at most {:?})",
+                self.retry_period, self.renew_interval
+            ),
         )?;
         let worst = self
             .renew_interval
@@ -336,8 +373,11 @@ impl LeaseConfig {
         require(
             worst <= valid,
             "renew_interval",
-            "leave room for two calls as slow as may be and the wait between them: `renew_interval + 2 * \
-             operation_timeout + 1.2 * retry_period` at most `lease_duration - safety_margin`",
+            format_args!(
+                "leave room for two calls as slow as may be and the wait between them: `renew_interval + 2 * \
+                 operation_timeout + 1.2 * retry_period` at most `lease_duration - safety_margin` ({worst:?} > \
+                 {valid:?}){SCALES}"
+            ),
         )?;
         require(
             MIN_PROBE_DEADLINE <= self.stands_still_for(),
@@ -345,7 +385,9 @@ impl LeaseConfig {
             "be at least 100ms, or a runtime that is merely busy is taken for one that stands still",
         )?;
         require(self.payload.len() <= MAX_PAYLOAD, "payload", "be at most 16 KiB")?;
-        require(self.cooldown <= self.cooldown_max, "cooldown_max", "be at least `cooldown`")
+        let (cooldown, max) = (self.cooldown, self.cooldown_max);
+        let must = format_args!("be at least `cooldown` ({max:?} < {cooldown:?})");
+        require(cooldown <= max, "cooldown_max", must)
     }
 
     /// Whether anybody can lead by it, with a store that can do so much.
@@ -379,13 +421,19 @@ impl LeaseConfig {
         require(
             min_remaining < least,
             "min_remaining",
-            "be less than `lease_duration - safety_margin - renew_interval`, or nobody is let in \
-             just before a renewal",
+            format_args!(
+                "be less than `lease_duration - safety_margin - renew_interval`, or nobody is let in \
+                 just before a renewal ({min_remaining:?} >= {least:?})"
+            ),
         )
     }
 }
 
-fn require(holds: bool, setting: &'static str, must: &'static str) -> Result<(), InvalidSetting> {
+fn require(
+    holds: bool,
+    setting: &'static str,
+    must: impl fmt::Display,
+) -> Result<(), InvalidSetting> {
     if holds { Ok(()) } else { Err(InvalidSetting::new(setting, format!("must {must}"))) }
 }
 
@@ -471,6 +519,34 @@ mod tests {
         // Deadline 14, request 5, sleep 1, and a lease of 20.
         let no_margin = config().lease_duration(secs(20)).renew_interval(secs(14));
         assert_eq!(refused(&no_margin.operation_timeout(secs(5))), "renew_interval");
+    }
+
+    #[test]
+    fn a_shorter_lease_takes_all_that_goes_with_it_along() {
+        let scaled = config().scaled_to(LeaseConfig::DEFAULT_LEASE_DURATION);
+        assert_eq!(scaled, config().identity(scaled.identity.clone()));
+        for lease in [MIN_LEASE, millis(1_001), secs(3), secs(10), secs(60), MAX_LEASE] {
+            assert_eq!(refused(&config().scaled_to(lease)), "nothing", "{lease:?}");
+        }
+        for lease in [Duration::ZERO, Duration::MAX] {
+            assert_eq!(refused(&config().scaled_to(lease)), "lease_duration");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_says_what_it_is_and_what_it_may_be() {
+        let why = |config: LeaseConfig| config.check().unwrap_err().to_string();
+        let ten = config().lease_duration(secs(10));
+        let said = why(ten.clone());
+        assert!(said.contains("(11.2s > 8s)") && said.contains("`scaled_to`"), "{said}");
+        assert!(
+            why(ten.clone().lease_duration(secs(5))).contains("(is 2.5s, at most 1.333333333s)")
+        );
+        assert!(why(ten.clone().retry_period(secs(6))).contains("(is 6s, at most 5s)"));
+        assert!(why(ten.safety_margin(secs(5))).contains("(is 5s of 10s)"));
+        assert!(why(config().cooldown(secs(9), secs(8))).contains("(8s < 9s)"));
+        let said = config().check_min_remaining(secs(7)).unwrap_err().to_string();
+        assert!(said.contains("(7s >= 7s)"), "{said}");
     }
 
     // kubernetes/kubernetes#65666
