@@ -171,7 +171,9 @@ impl SqliteOptions {
 
     /// How long a call waits for other processes' writes, [a second](Self::DEFAULT_BUSY_TIMEOUT) unless set.
     /// Twice that is to be less than the
-    /// [operation timeout](buttress_leadership::LeaseConfig::DEFAULT_OPERATION_TIMEOUT).
+    /// [operation timeout](buttress_leadership::LeaseConfig::DEFAULT_OPERATION_TIMEOUT). Nobody checks it: a
+    /// store does not know whose it will be. Where it is more, a call that waits is dropped as too slow, and
+    /// the next one waits behind it.
     #[must_use]
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;

@@ -97,7 +97,12 @@ impl Desk {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         } else {
             // SQLite would only say that it cannot open it.
-            file_id(&self.path)?;
+            file_id(&self.path).map_err(|why| match why {
+                Why::Io(error) if error.kind() == io::ErrorKind::NotFound => Why::Wrong(format!(
+                    "{error}: `open_or_create` makes it in a folder that is there"
+                )),
+                why => why,
+            })?;
         }
         let mut db = Connection::open_with_flags(&self.path, flags).map_err(Why::from)?;
         db.busy_timeout(self.busy_timeout.min(LONGEST_WAIT)).map_err(Why::from)?;

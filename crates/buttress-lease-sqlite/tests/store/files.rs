@@ -54,7 +54,7 @@ async fn what_is_not_there_is_made_only_on_request() {
     let folder = Folder::new();
     let path = folder.file("leases.db");
     let text = refused(&path).await;
-    assert!(text.contains("No such file"), "{text}");
+    assert!(text.contains("No such file") && text.contains("`open_or_create`"), "{text}");
     assert!(!path.exists(), "to open it made it");
     drop(Connection::open(&path).unwrap());
     let text = refused(&path).await;
