@@ -343,7 +343,7 @@ impl ResignPolicy {
                 return refuse(format!("{role} signal {name:?}"), must);
             }
             if !names.insert(&**name) {
-                return refuse(name.to_string(), "be the name of one signal");
+                return refuse(name.to_string(), "be the name of one signal: two are called so");
             }
         }
         let asks = self.signals.iter().any(|signal| signal.role == SignalRole::Readiness);
@@ -474,7 +474,11 @@ mod tests {
     #[test]
     fn signals_that_cannot_be_told_apart_are_refused() {
         let policy = ResignPolicy::new().readiness("database", ready);
-        assert_eq!(refused(&policy.clone().advisory("database", unknown)), "database");
+        let twice = policy.clone().advisory("database", unknown);
+        assert_eq!(refused(&twice), "database");
+        let config = LeaseConfig::new(LeaseName::new("a").unwrap());
+        let said = twice.check(&config).unwrap_err().to_string();
+        assert!(said.contains("two are called so"), "{said}");
         for name in [String::new(), "a\tb".into(), "a".repeat(129)] {
             let error = refused(&policy.clone().advisory(name.clone(), unknown));
             assert_eq!(error, format!("advisory signal {name:?}"));
