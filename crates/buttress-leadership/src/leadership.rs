@@ -344,6 +344,11 @@ impl Leadership {
 
     /// Lets the leader leave: the gate closes, the work is asked to end, and when nothing is left the lease
     /// is given back. Nothing happens if this process does not lead.
+    ///
+    /// Then it stays away for a [cool-down](LeaseConfig::cooldown), 30 s at first and longer each time, so that
+    /// another one leads. One that is alone leaves nobody to lead for as long, unless it has a
+    /// [policy](crate::ResignPolicy#when-a-candidate-stands), and with it a last resort. Whatever a leader left
+    /// for, it cools down, but where its work returned.
     pub fn resign(&self, reason: ResignReason) {
         self.order(|orders| orders.resign = Some(reason));
     }
