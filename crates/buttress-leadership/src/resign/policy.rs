@@ -79,8 +79,10 @@ use crate::LeaseConfig;
 /// unknown is not healthy. Also at the start: a candidate leads that much later.
 ///
 /// Or as the **last resort**: if nobody has led for
-/// [`last_resort_after`](ResignSettings::last_resort_after), it stands whatever its signals say, also in a
-/// cool-down. A leader that does part of the job is better than none.
+/// [`last_resort_after`](ResignSettings::last_resort_after), it stands whatever its signals say. A leader
+/// that does part of the job is better than none. In a cool-down that time counts from 1.2 first
+/// [cool-downs](LeaseConfig::cooldown) after it left: others come first. So by default it is 66 s, or less
+/// where the cool-down is over sooner.
 ///
 /// # A degraded term
 ///
