@@ -800,6 +800,8 @@ impl Machine {
 
     /// Gives back what is ours and was not led with, or is not any more.
     fn give_back(&mut self, now: BootTime, fence: FencingToken, pause: Duration) {
+        // Whoever led before it was ours does not any more.
+        self.led_by(None);
         let until = now + self.timing.limit * RELEASES;
         let (next, then) = (self.paced.max(now), Then::Follow(pause));
         self.phase = Phase::Releasing { fence, tries: 0, next, until, then };

@@ -262,6 +262,19 @@ fn what_a_release_did_not_reach_is_led_with_by_nobody() {
 }
 
 #[test]
+fn where_the_store_names_us_nobody_else_leads() {
+    let mut run = Run::new(&config());
+    run.machine.candidacy(run.now, Candidacy::Looks);
+    run.begins(secs(1), Op::Inspect, STILL);
+    run.answers(secs(1), Answer::Inspected(Some(record(&Identity::generate(), 1, secs(15)))));
+    assert!(run.machine.seen.is_some());
+    run.begins(secs(2), Op::Inspect, STILL);
+    let mine = record(&run.me, 2, secs(15));
+    run.answers(secs(2), Answer::Inspected(Some(mine)));
+    assert_eq!(run.machine.seen, None);
+}
+
+#[test]
 fn one_that_only_looks_looks_no_more_often_than_it_would_ask() {
     let mut run = Run::new(&config());
     for at in 0..60 {
