@@ -562,7 +562,7 @@ impl<S: LeaseStore> Driver<S> {
     fn listen(&mut self, now: BootTime) {
         let Some(interlock) = &mut self.interlock else { return };
         let shared = &self.leadership.shared;
-        let stands_still = interlock.look(now, shared.probe.ticks());
+        let stands_still = interlock.look(now, shared.probe.ticks(), shared.probe.is_gone());
         self.machine.stuck(!interlock.is_well());
         if stands_still {
             count(&shared.counters.standstills);
@@ -888,10 +888,10 @@ impl<S: LeaseStore> Driver<S> {
                 let runtime = self.work_on.clone().unwrap_or_else(Handle::current);
                 let fence = Fence::new(self.config.name.id(), fence);
                 let ambient = Ambient::default().with_fence(Some(fence));
-                let task = runtime.spawn(ambient.scope(while_valid(term, work)));
+                let working = Working::new(&self.leadership.shared);
+                let task = runtime.spawn(counted(working, ambient.scope(while_valid(term, work))));
                 self.shared().works(task.abort_handle());
                 self.task = Some(task);
-                counters_of(&self.leadership).work_active.store(1, Relaxed);
             }
             Err(_) => self.machine.resign(now, ResignReason::WorkPanicked),
         }
@@ -901,7 +901,7 @@ impl<S: LeaseStore> Driver<S> {
         if let Some(term) = &self.term {
             term.close(Shut::Leaving);
         }
-        self.asked_to_end(now);
+        self.shared().asked_to_end(now);
         if let Some(vigil) = &mut self.vigil {
             self.memo = Some(vigil.leaves(&reason));
         }
@@ -915,7 +915,7 @@ impl<S: LeaseStore> Driver<S> {
         if let Some(term) = &self.term {
             term.end();
         }
-        self.asked_to_end(now);
+        self.shared().asked_to_end(now);
         if let Some(task) = &self.task
             && !is_planted(Plant::WorkIsNotDropped)
         {
@@ -955,23 +955,15 @@ impl<S: LeaseStore> Driver<S> {
         }
     }
 
-    fn asked_to_end(&self, now: BootTime) {
-        if self.task.is_some() {
-            let at = &self.shared().counters.cancelled_at;
-            let _ = at.compare_exchange(0, now.as_nanos().max(1), Relaxed, Relaxed);
-        }
-    }
-
     fn work_ended(&mut self, now: BootTime, how: Result<WorkEnd, JoinError>) {
         self.task = None;
-        let counters = &self.shared().counters;
-        counters.work_active.store(0, Relaxed);
-        counters.cancelled_at.store(0, Relaxed);
         let reason = match how {
             // Our own look at the clock was a moment before, and is not what counts.
             Ok(WorkEnd::Over) => return self.machine.over(now, &mut edge::unit),
+            Ok(WorkEnd::Returned) => ResignReason::WorkReturned,
             Err(error) if error.is_panic() => ResignReason::WorkPanicked,
-            Ok(WorkEnd::Returned) | Err(_) => ResignReason::WorkReturned,
+            // While it led, nobody has but the runtime, as it was shut down.
+            Err(_) => ResignReason::StuckRuntime,
         };
         // Whoever does not lead any more has nothing to leave.
         self.machine.resign(now, reason);
@@ -991,7 +983,9 @@ impl<S: LeaseStore> Driver<S> {
 
     /// Waits for what was dropped, but not for ever: it may block its thread.
     async fn end(&mut self) {
+        let now = self.now();
         if let Some(task) = &mut self.task {
+            self.leadership.shared.asked_to_end(now);
             task.abort();
             let _ = timeout(self.config.cancel_grace, task).await;
         }
@@ -1004,6 +998,7 @@ impl<S> Drop for Driver<S> {
         if let Some(term) = &self.term {
             term.end();
         }
+        self.leadership.shared.asked_to_end(self.leadership.clock().now());
         if let Some(task) = &self.task {
             task.abort();
         }
@@ -1027,6 +1022,27 @@ impl<S> Drop for Driver<S> {
             let counters = shared.counters.of(operation(call.op));
             counters.end(Ended::Cancelled, self.leadership.clock().now().since(call.sent));
         }
+    }
+}
+
+/// Counts as work that runs, until it is gone: whether or not there is an elector still to see it go.
+struct Working(std::sync::Arc<Shared>);
+
+async fn counted<T>(_working: Working, work: impl Future<Output = T>) -> T {
+    work.await
+}
+
+impl Working {
+    fn new(shared: &std::sync::Arc<Shared>) -> Self {
+        shared.counters.cancelled_at.store(0, Relaxed);
+        shared.counters.work_active.store(1, Relaxed);
+        Self(std::sync::Arc::clone(shared))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.counters.work_active.store(0, Relaxed);
     }
 }
 

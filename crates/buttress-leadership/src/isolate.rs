@@ -34,7 +34,8 @@ use crate::{Elector, Leadership, LeaseStore};
 /// [`probe_deadline`](crate::LeaseConfig::probe_deadline) (half the lease unless set), and every half second at
 /// least. If it is not heard for all of that time, the leader leaves as
 /// [`StuckRuntime`](crate::ResignReason::StuckRuntime). It waits for no work to end, as that cannot, and comes
-/// back only once the probe has ticked again for as long. A runtime that has not ticked yet does not lead. For
+/// back only once the probe has ticked again for as long. A runtime that has not ticked yet does not lead, and
+/// stands still as well if it does not for as long. One that is shut down stands still from then on, for good. For
 /// how long elector and work stood still together, as in a machine that was suspended, does not count.
 ///
 /// It needs one free worker now and then. It shows neither that the work makes progress, nor that it is

@@ -298,6 +298,7 @@ impl Leadership {
         let Shared { counters, clock, gate, seen, error, probe, .. } = &*self.shared;
         let now = clock.now();
         let fence = gate.check(|| now, Duration::ZERO).ok();
+        let is_working = counters.work_active.load(Relaxed) > 0;
         LeadershipMetrics {
             running: self.shared.is_running(),
             state: self.shared.standing.borrow().state,
@@ -323,8 +324,8 @@ impl Leadership {
             correlated_failures: counters.correlated_failures.load(Relaxed),
             renewals_accepted: counters.renewed.load(Relaxed),
             renewals_failed: counters.renewals_failed.load(Relaxed),
-            work_active: counters.work_active.load(Relaxed) > 0,
-            work_cancelled_still_active: age(&counters.cancelled_at, now),
+            work_active: is_working,
+            work_cancelled_still_active: age(&counters.cancelled_at, now).filter(|_| is_working),
             runtime_standstills: counters.standstills.load(Relaxed),
             runtime_lag: probe.p99(edge::now()),
             requests_in_flight: gate.read(|term| term.map_or(0, |term| term.in_flight())),
@@ -467,9 +468,16 @@ impl Shared {
         self.gate.set(None);
         let work = halt.work.take();
         drop(halt);
+        self.asked_to_end(self.clock.now());
         if let Some(work) = work {
             work.abort();
         }
+    }
+
+    /// From here on it is told for how long the work of a term runs on.
+    pub(crate) fn asked_to_end(&self, now: BootTime) {
+        let at = &self.counters.cancelled_at;
+        let _ = at.compare_exchange(0, now.as_nanos().max(1), Relaxed, Relaxed);
     }
 
     pub(crate) fn is_halted(&self) -> bool {

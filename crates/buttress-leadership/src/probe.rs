@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -41,6 +41,8 @@ pub struct RuntimeLag {
 pub(crate) struct Probe {
     tick: Duration,
     ticks: AtomicU64,
+    /// Its task was dropped, and no tick will come: its runtime was shut down.
+    is_gone: AtomicBool,
     lags: Mutex<Lags>,
 }
 
@@ -102,11 +104,16 @@ impl Probe {
     /// One that ticks every quarter of that time, and every half second at least.
     pub(crate) fn new(deadline: Duration) -> Self {
         let tick = (deadline / 4).min(LONGEST_TICK);
-        Self { tick, ticks: AtomicU64::new(0), lags: Mutex::default() }
+        let (ticks, is_gone) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { tick, ticks, is_gone, lags: Mutex::default() }
     }
 
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Relaxed)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Relaxed)
     }
 
     pub(crate) fn p99(&self, now: Instant) -> Option<Duration> {
@@ -122,26 +129,45 @@ impl Probe {
         // Made there, it panics here, and not in a task that nobody looks after.
         let _there = runtime.enter();
         let timer = Box::pin(sleep(Duration::ZERO));
-        runtime.spawn(Arc::clone(self).run(timer, Arc::downgrade(tell))).abort_handle()
-    }
-
-    async fn run(self: Arc<Self>, mut timer: Pin<Box<Sleep>>, tell: Weak<Shared>) {
-        loop {
-            let now = edge::now();
-            self.lags().tick(now, self.tick);
-            self.ticks.fetch_add(1, Relaxed);
-            match tell.upgrade() {
-                Some(shared) => shared.wake.notify_one(),
-                None => return,
-            }
-            timer.as_mut().reset(now + self.tick);
-            timer.as_mut().await;
-        }
+        let ticking = Ticking { probe: Arc::clone(self), tell: Arc::downgrade(tell) };
+        runtime.spawn(ticking.run(timer)).abort_handle()
     }
 
     fn lags(&self) -> MutexGuard<'_, Lags> {
         // Nothing of a user's runs under it.
         self.lags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The probe's task. Dropped, it says so.
+struct Ticking {
+    probe: Arc<Probe>,
+    tell: Weak<Shared>,
+}
+
+impl Ticking {
+    async fn run(self, mut timer: Pin<Box<Sleep>>) {
+        let probe = &self.probe;
+        loop {
+            let now = edge::now();
+            probe.lags().tick(now, probe.tick);
+            probe.ticks.fetch_add(1, Relaxed);
+            match self.tell.upgrade() {
+                Some(shared) => shared.wake.notify_one(),
+                None => return,
+            }
+            timer.as_mut().reset(now + probe.tick);
+            timer.as_mut().await;
+        }
+    }
+}
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        self.probe.is_gone.store(true, Relaxed);
+        if let Some(shared) = self.tell.upgrade() {
+            shared.wake.notify_one();
+        }
     }
 }
 

@@ -187,7 +187,7 @@ fn a_runtime_that_has_stood_still_leads_again_once_it_has_run_for_as_long() {
     let two = Two::new();
     let store = two.home.block_on(async { store() });
     let leader = two.stands(&store, config().cooldown(millis(1), millis(1)));
-    two.run_home_alone(secs(20));
+    two.run_home_alone(secs(7));
     assert_eq!(store.count(Operation::Acquire), 0, "nobody has heard of the runtime yet");
     two.run(secs(2));
     assert!(two.ask(|| leader.leadership.is_leader()));
@@ -201,6 +201,50 @@ fn a_runtime_that_has_stood_still_leads_again_once_it_has_run_for_as_long() {
     assert!(two.ask(|| leader.leadership.is_leader()));
     assert_eq!(leader.leadership.metrics().runtime_standstills, 1);
     drop(two.home);
+}
+
+#[test]
+fn a_runtime_that_nobody_drives_stands_still_and_that_is_told_once() {
+    let two = Two::new();
+    let store = two.home.block_on(async { store() });
+    let candidate = two.stands(&store, config());
+    let standstills = || candidate.leadership.metrics().runtime_standstills;
+    two.run_home_alone(millis(7_400));
+    assert_eq!(standstills(), 0);
+    two.run_home_alone(secs(60));
+    assert_eq!((standstills(), store.count(Operation::Acquire)), (1, 0));
+    two.run(secs(10));
+    assert!(candidate.leadership.is_leader());
+    drop(two.home);
+}
+
+#[test]
+fn who_worked_on_a_runtime_that_was_shut_down_leaves_for_good() {
+    for works in [true, false] {
+        let Two { home, work } = Two::new();
+        let store = home.block_on(async { store() });
+        let handle = work.handle().clone();
+        let leader = {
+            let _in = home.enter();
+            Candidate::with(&store, config().cooldown(millis(1), millis(1)), |elector| {
+                let elector = elector.work_on(handle);
+                if works { elector.lead(|_| std::future::pending()) } else { elector }
+            })
+        };
+        let two = Two { home, work };
+        two.run(secs(2));
+        assert_eq!(leader.leadership.metrics().work_active, works);
+        let Two { home, work } = two;
+        drop(work);
+        home.block_on(async { sleep(millis(1)).await });
+        assert!(!leader.leadership.is_leader(), "at once");
+        home.block_on(async { sleep(secs(60)).await });
+        assert_eq!(leader.told.terms(), ["started", "resigned"]);
+        let metrics = leader.leadership.metrics();
+        assert_eq!((metrics.resigned_for.stuck_runtime, metrics.runtime_standstills), (1, 1));
+        assert!(!metrics.work_active && metrics.work_cancelled_still_active.is_none());
+        drop(home);
+    }
 }
 
 #[test]

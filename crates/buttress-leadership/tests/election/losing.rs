@@ -350,6 +350,44 @@ async fn nobody_stands_again_while_the_work_of_the_last_term_goes_on() {
     other.shutdown_background();
 }
 
+#[tokio::test(start_paused = true)]
+async fn work_that_runs_on_after_its_elector_is_told_of_until_it_is_gone() {
+    let store = store();
+    let other = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .unwrap();
+    let runtime = other.handle().clone();
+    let (began, begins) = std::sync::mpsc::channel();
+    let (go_on, blocks) = std::sync::mpsc::channel::<()>();
+    let mut blocks = Some(blocks);
+    let unwatched = config().probe_deadline(std::time::Duration::MAX);
+    let leader = Candidate::with(&store, unwatched, |elector| {
+        elector.work_on(runtime).lead(move |_| {
+            let (began, blocks) = (began.clone(), blocks.take());
+            async move {
+                began.send(()).unwrap();
+                let _ = blocks.expect("there is one term").recv();
+                std::future::pending::<()>().await;
+            }
+        })
+    });
+    leader.leads().await;
+    begins.recv().unwrap();
+    let Candidate { leadership, task, .. } = leader;
+    drop(task);
+    sleep(secs(60)).await;
+    let metrics = leadership.metrics();
+    assert!(metrics.work_active && !metrics.running);
+    assert_eq!(metrics.work_cancelled_still_active, Some(secs(60)));
+    go_on.send(()).unwrap();
+    // It waits for its workers.
+    std::thread::spawn(move || drop(other)).join().unwrap();
+    let metrics = leadership.metrics();
+    assert!(!metrics.work_active && metrics.work_cancelled_still_active.is_none());
+}
+
 // cilium/cilium#42920, LDR-01
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_listen_is_dropped_when_the_lease_could_be_over() {
