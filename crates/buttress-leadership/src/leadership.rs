@@ -224,8 +224,16 @@ impl Leadership {
     ///
     /// [`NotLeading`] says why not.
     pub fn admit(&self, min_remaining: Duration) -> Result<TermPermit, NotLeading> {
+        self.counted(self.enter(min_remaining))
+    }
+
+    #[inline]
+    pub(crate) fn counted(
+        &self,
+        entered: Result<TermPermit, Shut>,
+    ) -> Result<TermPermit, NotLeading> {
         let counters = &self.shared.counters;
-        match self.enter(min_remaining) {
+        match entered {
             Ok(permit) => {
                 count(&counters.admitted);
                 Ok(permit)

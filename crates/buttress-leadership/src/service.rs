@@ -49,12 +49,16 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let observe = self.observe.clone();
         let leadership = &self.gate.leadership;
-        if self.gate.on_degraded == OnDegraded::Shed && leadership.is_degraded() {
+        let entered = leadership.enter(self.gate.min_remaining);
+        // Asked once it is in: a term is known to be degraded before anybody is let in, and not before it begins.
+        if self.gate.on_degraded == OnDegraded::Shed && entered.is_ok() && leadership.is_degraded()
+        {
+            drop(entered);
             count(&leadership.shared.counters.degraded);
             let rejected = Rejected::new(Reason::CircuitOpen, NAME);
             return ResponseFuture::refused(&"degraded", rejected, observe);
         }
-        match leadership.admit(self.gate.min_remaining) {
+        match leadership.counted(entered) {
             Ok(permit) => {
                 let fence = Fence::new(self.gate.lease, permit.fence());
                 let future = Fence::within(Some(fence), || self.inner.call(request));
