@@ -6,8 +6,14 @@ use std::{
 };
 
 use buttress::BoxError;
-use reqwest::{Client, redirect::Policy};
-use tokio::time::{MissedTickBehavior, interval};
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri, header::LOCATION};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::{
     history::{Answer, CANDIDATES},
@@ -15,15 +21,14 @@ use crate::{
     stage::{Shared, now},
 };
 
+type Asking = Client<HttpConnector, Full<Bytes>>;
+
 /// Where the fronts of candidates are. It is where they were last, if they are dead.
 pub(crate) type Fronts = Arc<Mutex<[Option<SocketAddr>; CANDIDATES]>>;
 
-pub(crate) fn client() -> reqwest::Result<Client> {
-    Client::builder().timeout(PATIENCE).redirect(Policy::limited(2)).build()
-}
-
 /// Asks for a write every now and then, for ever.
-pub(crate) async fn ask(client: Client, fronts: Fronts, history: Shared) {
+pub(crate) async fn ask(fronts: Fronts, history: Shared) {
+    let client = Client::builder(TokioExecutor::new()).build_http();
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for turn in 0.. {
@@ -32,14 +37,29 @@ pub(crate) async fn ask(client: Client, fronts: Fronts, history: Shared) {
         let (client, history) = (client.clone(), history.clone());
         history.lock().unwrap().asked += 1;
         tokio::spawn(async move {
-            let fence = write(&client, front).await.ok();
+            let fence = timeout(PATIENCE, write(&client, front)).await;
+            let fence = fence.ok().and_then(Result::ok);
             history.lock().unwrap().answers.push(Answer { came: now(), fence });
         });
     }
 }
 
 /// The fence with which it was written.
-async fn write(client: &Client, front: SocketAddr) -> Result<u64, BoxError> {
-    let request = client.post(format!("http://{front}/entries")).body("one more");
-    Ok(request.send().await?.error_for_status()?.text().await?.parse()?)
+async fn write(client: &Asking, front: SocketAddr) -> Result<u64, BoxError> {
+    let mut uri: Uri = format!("http://{front}/entries").parse()?;
+    for _ in 0..3 {
+        let response = client.request(Request::post(uri).body(Full::from("one more"))?).await?;
+        match (response.status(), response.headers().get(LOCATION)) {
+            (StatusCode::OK, _) => {
+                let fence = response.into_body().collect().await?.to_bytes();
+                return Ok(str::from_utf8(&fence)?.parse()?);
+            }
+            // `//host:port/entries`, by the scheme that it was asked by.
+            (StatusCode::TEMPORARY_REDIRECT, Some(leader)) => {
+                uri = format!("http:{}", leader.to_str()?).parse()?;
+            }
+            (status, _) => return Err(status.to_string().into()),
+        }
+    }
+    Err("each sends to another one".into())
 }

@@ -57,7 +57,7 @@ impl Stage {
         let history: Shared = Arc::new(Mutex::new(History::new(now())));
         let ledger = Ledger::open(&history).await?;
         let fronts = Fronts::default();
-        let asking = asking::ask(asking::client()?, fronts.clone(), history.clone());
+        let asking = asking::ask(fronts.clone(), history.clone());
         let asking = tokio::spawn(asking);
         let folder = Folder::new()?;
         let (candidates, listening) = ([const { None }; CANDIDATES], Vec::new());
