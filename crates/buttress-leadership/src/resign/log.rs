@@ -13,13 +13,15 @@
 //! fence TAB started TAB ended or - TAB reason TAB holder TAB signal
 //! ```
 //!
-//! Identities and names have no control characters, so that nothing has to be escaped. What does not look
+//! Identities and names have no control characters, so that nothing has to be escaped; what has some all the same
+//! loses them as it is written, or nobody could read the rest. What does not look
 //! like this is somebody else's, or of a later version: then nothing is known.
 
 use std::{collections::VecDeque, fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 
+use super::policy::MAX_NAME;
 use crate::{FencingToken, Identity, ResignReason, StoreTime};
 
 /// How many terms are kept. With identities of 60 bytes it is less than 2 KiB.
@@ -89,7 +91,10 @@ impl TermLog {
         let Some(term) = self.0.back_mut() else { return };
         term.ended = Some(at);
         (term.reason, term.signal) = match reason {
-            ResignReason::Unhealthy(signal) => (UNHEALTHY.to_owned(), signal.to_string()),
+            ResignReason::Unhealthy(signal) => {
+                let plain = signal.chars().filter(|char| !char.is_control());
+                (UNHEALTHY.to_owned(), plain.take(MAX_NAME).collect())
+            }
             reason => (reason.as_str().replace(' ', "-"), String::new()),
         };
     }
@@ -283,7 +288,7 @@ mod tests {
 
         #[test]
         fn what_was_written_is_read(
-            terms in proptest::collection::vec(("[^\\p{Cc}]{1,9}", "[^\\p{Cc}]{1,9}", any::<u64>()), 1..12),
+            terms in proptest::collection::vec(("[^\\p{Cc}]{1,9}", "(.|[\\x00-\\x1f]){0,200}", any::<u64>()), 1..12),
         ) {
             let mut log = TermLog::default();
             for (n, (holder, signal, time)) in (1..).zip(terms) {
@@ -293,6 +298,7 @@ mod tests {
                     log.end(time, &ResignReason::Unhealthy(signal.into()));
                 }
             }
+            prop_assert!(log.to_memo().len() <= 8 * 1024);
             prop_assert_eq!(TermLog::parse(&log.to_memo()), log);
         }
     }

@@ -210,7 +210,7 @@ pub(crate) const LEAST_HOLD: Duration = Duration::from_secs(2);
 /// More often is a busy loop; less often is not at all.
 const CHECKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 /// Names are kept with the lease.
-const MAX_NAME: usize = 128;
+pub(super) const MAX_NAME: usize = 128;
 
 // === impl ResignPolicy ===
 
