@@ -384,7 +384,7 @@ impl LeaseConfig {
             "probe_deadline",
             "be at least 100ms, or a runtime that is merely busy is taken for one that stands still",
         )?;
-        require(self.payload.len() <= MAX_PAYLOAD, "payload", "be at most 16 KiB")?;
+        check_payload(&self.payload)?;
         let (cooldown, max) = (self.cooldown, self.cooldown_max);
         let must = format_args!("be at least `cooldown` ({max:?} < {cooldown:?})");
         require(cooldown <= max, "cooldown_max", must)
@@ -427,6 +427,11 @@ impl LeaseConfig {
             ),
         )
     }
+}
+
+/// Whether a leader may say that of itself.
+pub(crate) fn check_payload(payload: &Bytes) -> Result<(), InvalidSetting> {
+    require(payload.len() <= MAX_PAYLOAD, "payload", "be at most 16 KiB")
 }
 
 fn require(

@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     BootTime, DegradedBy, FencingToken, Identity, LeaderInfo, LeadershipMetrics, LeaseClock,
     LeaseConfig, LeaseName, NAME, ResignReason, SignalStatus, Standing, State, Status, TermPermit,
+    config::check_payload,
     gate::{Gate, Shut, Term},
     health::Turns,
     metrics::{Counters, age, count, left},
@@ -363,9 +364,15 @@ impl Leadership {
     }
 
     /// Changes what this process says of itself when it leads. The store learns of it with the next renewal.
-    pub fn set_payload(&self, payload: impl Into<Bytes>) {
+    ///
+    /// # Errors
+    ///
+    /// Names the `payload` if it is more than 16 KiB. Then nothing is changed.
+    pub fn set_payload(&self, payload: impl Into<Bytes>) -> Result<(), InvalidSetting> {
         let payload = payload.into();
+        check_payload(&payload)?;
         self.order(|orders| orders.payload = Some(payload));
+        Ok(())
     }
 
     fn order(&self, order: impl FnOnce(&mut Orders)) {

@@ -175,7 +175,9 @@ async fn a_payload_that_changes_is_told_with_the_next_renewal_and_once() {
     leader.leads().await;
     sleep(secs(2)).await;
     assert_eq!(follower.leadership.leader().unwrap().payload, "one");
-    leader.leadership.set_payload("two");
+    leader.leadership.set_payload("two").unwrap();
+    let large = leader.leadership.set_payload(vec![0; 16 * 1024 + 1]).unwrap_err();
+    assert_eq!(large.setting(), "payload", "and the other one stays");
     store.next(Operation::Renew, Fault::lost_request());
     sleep(secs(9)).await;
     assert_eq!(follower.leadership.leader().unwrap().payload, "two", "a lost one is repeated");
