@@ -98,6 +98,11 @@ impl Failure {
         Self { why, is_ambiguous }
     }
 
+    /// It was done, and what came back of it cannot be read.
+    pub(crate) fn after_effect(self) -> Self {
+        Self { is_ambiguous: true, ..self }
+    }
+
     /// Nothing that matters was sent yet, or it was a question only.
     pub(crate) fn without_effect(self) -> Self {
         Self { is_ambiguous: false, ..self }

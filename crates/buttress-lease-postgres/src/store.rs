@@ -217,7 +217,7 @@ impl PostgresOptions {
     }
 
     /// After what time the server gives a statement up, [two seconds](Self::DEFAULT_STATEMENT_TIMEOUT) unless
-    /// set, in steps of a millisecond. It is to be less than the
+    /// set, in steps of a millisecond; one of less than that is refused. It is to be less than the
     /// [operation timeout](buttress_leadership::LeaseConfig::DEFAULT_OPERATION_TIMEOUT).
     #[must_use]
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
@@ -346,6 +346,10 @@ impl Shared {
 
     /// The connection, for the next call. What fails here has had no effect on any lease.
     async fn line(&self) -> Result<Line<'_>, Failure> {
+        // Zero is no limit to the server, and it is not what was meant.
+        if self.options.statement_timeout < Duration::from_millis(1) {
+            return Err("`statement_timeout` must be a millisecond at least".into());
+        }
         let mut line = Line::of(self.slot.lock().await).await;
         if line.slot.wire.is_none() {
             let mut first = table::session(self.options.statement_timeout);

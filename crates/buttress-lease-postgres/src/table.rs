@@ -37,7 +37,7 @@ type Micros = i64;
 /// For this connection, whatever the role's settings are: what is answered is on the disk, and two that take
 /// the same lease wait for each other instead of failing.
 pub(crate) fn session(timeout: Duration) -> String {
-    let timeout = timeout.as_millis().clamp(1, i32::MAX as u128);
+    let timeout = timeout.as_millis().min(i32::MAX as u128);
     format!(
         "SET statement_timeout = {timeout};
         SET default_transaction_isolation = 'read committed';
@@ -221,7 +221,7 @@ pub(crate) async fn acquire(
             ],
         )
         .await?;
-    first(&rows)
+    first(&rows).map_err(Failure::after_effect)
 }
 
 /// `even_late`: whatever the server's clock says.
@@ -244,7 +244,7 @@ pub(crate) async fn renew(
             ],
         )
         .await?;
-    first(&rows)
+    first(&rows).map_err(Failure::after_effect)
 }
 
 /// Whether it was there to be given back.

@@ -1,5 +1,7 @@
 //! Tables and rights that are others than they should be, and who may not come in at all.
 
+use std::time::Duration;
+
 use buttress_leadership::{
     AcquireOutcome, Identity, LeaseStore, RenewOutcome, RenewRequest, StoreError,
 };
@@ -149,6 +151,16 @@ async fn what_is_no_connection_string_is_refused_and_not_repeated() {
         for text in [error.to_string(), format!("{error:?}")] {
             assert!(!text.contains("hunter2"), "{text}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_statement_that_has_no_time_is_refused_and_not_given_all_of_it() {
+    let database = Database::new().await;
+    for timeout in [Duration::ZERO, Duration::from_nanos(999_999)] {
+        let options = database.options().create_table(true).statement_timeout(timeout);
+        let error = options.open().await.unwrap_err();
+        assert!(fatal(&database, error, "open").await.contains("`statement_timeout`"));
     }
 }
 
