@@ -17,7 +17,7 @@ use super::{
     policy::{Ask, CORRELATED_HOLDERS, LEAST_HOLD, Signal, Source},
 };
 use crate::{
-    Expiry, Identity, LeaseConfig, LeaseRecord, ResignReason, StoreTime,
+    Expiry, FencingToken, Identity, LeaseConfig, LeaseRecord, ResignReason, StoreTime,
     clock::nanos,
     foreign::{guarded, text_of},
     planted::{Plant, is_planted},
@@ -31,6 +31,8 @@ pub(crate) struct Vigil {
     watched: Vec<Watched>,
     judge: Judge,
     log: TermLog,
+    /// The token that the store told of last, once it has told anything.
+    told: Option<Option<FencingToken>>,
     /// The store's time as it was told last, and when that was. `None` where it has none for all.
     store_time: Option<(StoreTime, Instant)>,
     /// When to look again.
@@ -103,6 +105,7 @@ impl Vigil {
             watched,
             judge,
             log: TermLog::default(),
+            told: None,
             store_time: (expiry != Expiry::Observed).then(|| (StoreTime::default(), now)),
             next: now,
             settings,
@@ -187,6 +190,11 @@ impl Vigil {
     /// The store has said this.
     pub(crate) fn heard(&mut self, record: Option<&LeaseRecord>) {
         let now = edge::now();
+        let fence = record.map(|record| record.fence);
+        if self.told.replace(fence).is_some_and(|before| before != fence) {
+            // Somebody led since, if only between two looks.
+            self.judge.saw(now, false);
+        }
         self.judge.saw(now, record.and_then(LeaseRecord::leader).is_none());
         if let (Some(record), Some(time)) = (record, &mut self.store_time) {
             *time = (record.store_now, now);

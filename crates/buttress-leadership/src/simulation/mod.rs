@@ -151,6 +151,12 @@ fn whatever_falls_ill_and_when_leaders_keep_to_the_rules() {
     assert!(0 < left);
 }
 
+/// Somebody led for less than half a second, and only the token told of it.
+#[test]
+fn whoever_led_between_two_looks_led_all_the_same() {
+    assert_eq!(illness(100_019, Illness::Chance, secs(3600)).check(), [""; 0]);
+}
+
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
