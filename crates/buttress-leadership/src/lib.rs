@@ -85,6 +85,7 @@
 //! | `Lease.Expired`, `HeldBy`, `TTL` | [`LeaseRecord::is_expired`], [`is_held_by`](LeaseRecord::is_held_by), [`remaining`](LeaseRecord::remaining) |
 //! | `Store.Acquire`, `Renew`, `Release`, `Inspect` | [`LeaseStore::acquire`], [`renew`](LeaseStore::renew), [`release`](LeaseStore::release), [`inspect`](LeaseStore::inspect) |
 
+mod changes;
 mod clock;
 mod config;
 mod elector;
@@ -109,6 +110,7 @@ mod machine;
 mod memory;
 mod metrics;
 mod name;
+mod observed;
 mod permit;
 mod planted;
 mod probe;
@@ -124,6 +126,7 @@ pub mod testing;
 pub use buttress_core::{Fence, FencingToken, LeaseId, NotAToken, TermOver};
 
 pub use self::{
+    changes::{Changes, changes_over, no_changes},
     clock::{BootTime, LeaseClock},
     config::{LeaseConfig, OnDrainTimeout},
     elector::{Elector, ElectorTask},
@@ -143,13 +146,14 @@ pub use self::{
         StoreMetrics,
     },
     name::{Identity, LeaseName},
+    observed::{Observation, Observations},
     permit::{LeaderTerm, TermPermit},
     probe::RuntimeLag,
     record::{LeaderInfo, LeaseRecord, StoreTime},
     resign::{DegradedBy, ResignPolicy, ResignSettings, SignalRole, SignalStatus},
     service::LeadershipService,
     store::{
-        AcquireOutcome, AcquireRequest, Changes, Expiry, FenceSource, LeaseStore, ReleaseOutcome,
+        AcquireOutcome, AcquireRequest, Expiry, FenceSource, LeaseStore, ReleaseOutcome,
         ReleaseRequest, RenewOutcome, RenewRequest, ServerClock, StoreCapabilities, StoreError,
     },
 };

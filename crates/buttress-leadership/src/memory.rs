@@ -14,7 +14,7 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 use crate::{
     AcquireOutcome, AcquireRequest, BootTime, Changes, Expiry, FencingToken, Identity, LeaseClock,
     LeaseName, LeaseRecord, LeaseStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
-    StoreCapabilities, StoreError, StoreTime,
+    StoreCapabilities, StoreError, StoreTime, no_changes,
 };
 
 /// A store in this process's memory: for tests, and for electors of one process. Clones share it.
@@ -225,7 +225,7 @@ impl LeaseStore for MemoryStore {
 
     fn changes(&self, _: &LeaseName) -> Changes {
         if !self.shared.capabilities.watch {
-            return Box::pin(crate::store::Never);
+            return no_changes();
         }
         let notify = Arc::clone(&self.shared.changed);
         let next = Box::pin(Arc::clone(&notify).notified_owned());

@@ -1,16 +1,9 @@
-use std::{
-    error::Error,
-    fmt,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{error::Error, fmt, time::Duration};
 
 use buttress_core::BoxError;
 use bytes::Bytes;
-use futures_core::Stream;
 
-use crate::{FencingToken, Identity, LeaseName, LeaseRecord};
+use crate::{Changes, FencingToken, Identity, LeaseName, LeaseRecord, no_changes};
 
 /// Where leases are kept, and who holds them is decided.
 ///
@@ -67,12 +60,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// It wakes, and proves nothing: it may drop, double, reorder, and end. The default never says anything.
     fn changes(&self, name: &LeaseName) -> Changes {
         let _ = name;
-        Box::pin(Never)
+        no_changes()
     }
 }
-
-/// What a store answers candidates with that want to be woken. See [`LeaseStore::changes`].
-pub type Changes = Pin<Box<dyn Stream<Item = ()> + Send>>;
 
 /// What a store can do.
 ///
@@ -222,17 +212,6 @@ pub enum StoreError {
     Ambiguous(BoxError),
     /// It had none, and will have none if it is asked again: no rights, no table, not supported.
     Fatal(BoxError),
-}
-
-/// Never says anything.
-pub(crate) struct Never;
-
-impl Stream for Never {
-    type Item = ();
-
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<()>> {
-        Poll::Pending
-    }
 }
 
 // === impl StoreCapabilities ===

@@ -72,7 +72,6 @@ mod connect;
 mod error;
 mod line;
 mod listen;
-mod observed;
 mod store;
 mod table;
 

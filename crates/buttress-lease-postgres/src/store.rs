@@ -2,8 +2,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use buttress_leadership::{
     AcquireOutcome, AcquireRequest, Changes, Expiry, LeaseClock, LeaseName, LeaseRecord,
-    LeaseStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest, ServerClock,
-    StoreCapabilities, StoreError,
+    LeaseStore, Observation, Observations, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+    RenewRequest, ServerClock, StoreCapabilities, StoreError, no_changes,
 };
 use tokio::sync::Mutex;
 use tokio_postgres::{
@@ -15,8 +15,7 @@ use crate::{
     connect::{Connect, Place, completed},
     error::{Failure, Why},
     line::{Line, Slot, Wire},
-    listen::{Released, Silent},
-    observed::{Observed, Seen},
+    listen::released,
     table::{self, Row},
 };
 
@@ -74,7 +73,7 @@ pub(crate) struct Shared {
     place: Place,
     options: PostgresOptions,
     /// What candidates see, where it is for them to decide that a lease is over.
-    observed: Option<Observed>,
+    observed: Option<Observations>,
     slot: Mutex<Slot>,
 }
 
@@ -135,9 +134,9 @@ impl LeaseStore for PostgresStore {
 
     fn changes(&self, name: &LeaseName) -> Changes {
         if !self.shared.options.wake {
-            return Box::pin(Silent);
+            return no_changes();
         }
-        Box::pin(Released::new(Arc::clone(&self.shared), name.clone()))
+        released(Arc::clone(&self.shared), name.clone())
     }
 }
 
@@ -262,7 +261,7 @@ impl PostgresOptions {
         let place = Place::of(&self.config);
         self.config = completed(self.config);
         let is_observed = self.expiry == Expiry::Observed;
-        let observed = is_observed.then(|| Observed::new(self.clock.clone()));
+        let observed = is_observed.then(|| Observations::new(self.clock.clone()));
         let slot = Mutex::default();
         PostgresStore { shared: Arc::new(Shared { place, options: self, observed, slot }) }
     }
@@ -296,7 +295,8 @@ impl Shared {
             }
         }
         // What nobody ever had has no state: any will do.
-        let state = seen.map_or((0, 0), |seen| (seen.fence.get().cast_signed(), seen.revision));
+        let signed = |number: u64| number.cast_signed();
+        let state = seen.map_or((0, 0), |seen| (signed(seen.fence.get()), signed(seen.revision)));
         let state = self.observed.as_ref().map(|_| state);
         if let Some(row) = table::acquire(line, &request, state).await? {
             return Ok(AcquireOutcome::Acquired(self.record(name, row)));
@@ -340,8 +340,10 @@ impl Shared {
         row.record(name, seen)
     }
 
-    fn see(&self, name: &LeaseName, row: &Row) -> Option<Seen> {
-        self.observed.as_ref().map(|observed| observed.see(name, row.fence, row.revision))
+    fn see(&self, name: &LeaseName, row: &Row) -> Option<Observation> {
+        self.observed
+            .as_ref()
+            .map(|observed| observed.see(name, row.fence, row.revision.cast_unsigned()))
     }
 
     /// The connection, for the next call. What fails here has had no effect on any lease.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use buttress_leadership::{
-    AcquireRequest, BootTime, FencingToken, Identity, LeaseName, LeaseRecord, ReleaseRequest,
-    RenewRequest, StoreTime,
+    AcquireRequest, BootTime, FencingToken, Identity, LeaseName, LeaseRecord, Observation,
+    ReleaseRequest, RenewRequest, StoreTime,
 };
 use tokio_postgres::{
     Row as SqlRow,
@@ -14,7 +14,6 @@ use tokio_postgres::{
 use crate::{
     error::{Failure, Why},
     line::Line,
-    observed::Seen,
 };
 
 /// What is kept of a lease, as it was read or written.
@@ -294,12 +293,12 @@ impl Row {
     }
 
     /// Whether it was over, by the clock of who has seen that nothing has changed.
-    pub(crate) fn is_over_for(&self, seen: Seen) -> bool {
+    pub(crate) fn is_over_for(&self, seen: Observation) -> bool {
         self.holder.is_none() || self.ttl <= seen.now.since(seen.since)
     }
 
     /// With the server's times, or those of who observes.
-    pub(crate) fn record(self, name: &LeaseName, seen: Option<Seen>) -> LeaseRecord {
+    pub(crate) fn record(self, name: &LeaseName, seen: Option<Observation>) -> LeaseRecord {
         let server = |micros: Micros| {
             StoreTime::from_nanos(u64::try_from(micros).unwrap_or_default().saturating_mul(1000))
         };

@@ -90,7 +90,6 @@ mod connect;
 mod error;
 mod line;
 mod listen;
-mod observed;
 mod run;
 mod scripts;
 mod store;

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use buttress_leadership::{
-    AcquireRequest, BootTime, FencingToken, Identity, LeaseName, LeaseRecord, ReleaseRequest,
-    RenewRequest, StoreTime,
+    AcquireRequest, BootTime, FencingToken, Identity, LeaseName, LeaseRecord, Observation,
+    ReleaseRequest, RenewRequest, StoreTime,
 };
 use redis::{Cmd, ToRedisArgs};
 
 use crate::{
     error::{Failure, Why},
     line::Line,
-    observed::Seen,
 };
 
 /// What is kept of a lease, as it was read or written.
@@ -174,7 +173,7 @@ impl Row {
 
     /// Whether it was over: by the server's clock when it was read, or by that of who has seen that nothing has
     /// changed.
-    pub(crate) fn is_over(&self, seen: Option<Seen>) -> bool {
+    pub(crate) fn is_over(&self, seen: Option<Observation>) -> bool {
         self.held.as_ref().is_none_or(|held| match seen {
             Some(seen) => held.ttl <= seen.now.since(seen.since),
             None => held.expires <= self.now,
@@ -182,7 +181,7 @@ impl Row {
     }
 
     /// With the server's times, or those of who observes.
-    pub(crate) fn record(self, name: &LeaseName, seen: Option<Seen>) -> LeaseRecord {
+    pub(crate) fn record(self, name: &LeaseName, seen: Option<Observation>) -> LeaseRecord {
         let server = |micros: Micros| StoreTime::from_nanos(micros.saturating_mul(1000));
         let ours = |time: BootTime| StoreTime::from_nanos(time.as_nanos());
         let now = seen.map_or(server(self.now), |seen| ours(seen.now));

@@ -2,8 +2,8 @@ use std::{fmt, io, sync::Arc};
 
 use buttress_leadership::{
     AcquireOutcome, AcquireRequest, Changes, Expiry, FenceSource, LeaseClock, LeaseName,
-    LeaseRecord, LeaseStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
-    ServerClock, StoreCapabilities, StoreError,
+    LeaseRecord, LeaseStore, Observation, Observations, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, RenewRequest, ServerClock, StoreCapabilities, StoreError, no_changes,
 };
 use redis::{ConnectionInfo, IntoConnectionInfo, PushInfo};
 use tokio::{
@@ -16,8 +16,7 @@ use crate::{
     connect::{self, Handshake, Place},
     error::{Failure, Why},
     line::{Line, Slot, Wire},
-    listen::{Released, Silent},
-    observed::{Observed, Seen},
+    listen::released,
     run::Run,
     scripts::{self, Row},
 };
@@ -73,7 +72,7 @@ pub(crate) struct Shared {
     place: Place,
     options: RedisOptions,
     /// What candidates see, where it is for them to decide that a lease is over.
-    observed: Option<Observed>,
+    observed: Option<Observations>,
     slot: Mutex<Slot>,
 }
 
@@ -127,9 +126,9 @@ impl LeaseStore for RedisStore {
 
     fn changes(&self, name: &LeaseName) -> Changes {
         if !self.shared.options.wake {
-            return Box::pin(Silent);
+            return no_changes();
         }
-        Box::pin(Released::new(Arc::clone(&self.shared), name.clone()))
+        released(Arc::clone(&self.shared), name.clone())
     }
 }
 
@@ -257,7 +256,7 @@ impl RedisOptions {
     pub fn open_later(self) -> RedisStore {
         let place = Place::of(&self.server);
         let is_observed = self.expiry == Expiry::Observed;
-        let observed = is_observed.then(|| Observed::new(self.clock.clone()));
+        let observed = is_observed.then(|| Observations::new(self.clock.clone()));
         let slot = Mutex::default();
         RedisStore { shared: Arc::new(Shared { place, options: self, observed, slot }) }
     }
@@ -344,7 +343,7 @@ impl Shared {
         row.record(name, seen)
     }
 
-    fn see(&self, name: &LeaseName, row: &Row) -> Option<Seen> {
+    fn see(&self, name: &LeaseName, row: &Row) -> Option<Observation> {
         self.observed.as_ref().map(|observed| observed.see(name, row.fence, row.revision))
     }
 
