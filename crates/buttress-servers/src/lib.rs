@@ -15,8 +15,10 @@ mod home;
 mod kind;
 mod proxy;
 mod server;
+mod wait;
 
 pub use self::{
     proxy::{Proxy, Way},
     server::Server,
+    wait::{soon, until},
 };

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use buttress_servers::Server;
+use buttress_servers::{Server, until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 /// Set for the process that a test starts from itself, to be killed.
@@ -42,17 +42,6 @@ async fn is_healthy(addr: SocketAddr) -> bool {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer.contains(r#""health":"true""#)
-}
-
-/// Waits until it is so, half a minute at most.
-async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
-    for _ in 0..600 {
-        if is_so().await {
-            return;
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
-    panic!("it never came: {what}");
 }
 
 async fn is_refused(addr: SocketAddr) -> bool {

@@ -6,11 +6,11 @@ use buttress_leadership::{
     AcquireOutcome, Identity, LeaseStore, ReleaseRequest, RenewOutcome, RenewRequest, StoreError,
 };
 use buttress_lease_postgres::PostgresStore;
-use buttress_servers::{Proxy, Server, Way};
+use buttress_servers::{Proxy, Server, Way, soon, until};
 use futures_util::{FutureExt, StreamExt};
 use tokio::{net::TcpListener, time::timeout};
 
-use crate::server::{Database, TTL, acquire, acquired, lease, shared, soon, told, until};
+use crate::server::{Database, TTL, acquire, acquired, lease, shared, told};
 
 /// A store with a network between it and its server.
 struct Far {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use buttress_leadership::{Elector, LeaseConfig};
+use buttress_servers::until;
 
-use crate::server::{Database, lease, until};
+use crate::server::{Database, lease};
 
 /// Leases that are long for any machine, and renewed often.
 fn config() -> LeaseConfig {

@@ -8,10 +8,10 @@ use buttress_lease_postgres::{
     PostgresOptions, PostgresStore,
     tokio_postgres::{Client, Config},
 };
-use buttress_servers::Server;
+use buttress_servers::{Server, until};
 use futures_util::FutureExt;
 
-use crate::server::{Database, TTL, acquire, acquired, lease, until};
+use crate::server::{Database, TTL, acquire, acquired, lease};
 
 /// The server's clock, and how it is set: a function that stands before PostgreSQL's own where names are looked up.
 struct Wall(Client);

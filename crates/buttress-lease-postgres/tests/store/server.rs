@@ -17,10 +17,7 @@ use buttress_lease_postgres::{
 };
 use buttress_servers::Server;
 use bytes::Bytes;
-use tokio::{
-    sync::OnceCell,
-    time::{sleep, timeout},
-};
+use tokio::sync::OnceCell;
 
 /// Longer than any test.
 pub(crate) const TTL: Duration = Duration::from_secs(600);
@@ -122,20 +119,4 @@ pub(crate) fn told(error: &StoreError, place: &str, operation: &str) -> (&'stati
         StoreError::Fatal(_) => "fatal",
     };
     (kind, text)
-}
-
-/// What comes within half a minute, or never.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(30), what).await.expect("it never came")
-}
-
-/// Waits until it is so, half a minute at most.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..1500 {
-        if is_so().await {
-            return;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!("it never came: {what}");
 }

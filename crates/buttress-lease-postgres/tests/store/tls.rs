@@ -15,7 +15,7 @@ use buttress_lease_postgres::{
         tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream},
     },
 };
-use buttress_servers::Server;
+use buttress_servers::{Server, soon, until};
 use futures_util::StreamExt;
 use rustls::{
     ClientConfig, RootCertStore,
@@ -23,7 +23,7 @@ use rustls::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::server::{Database, acquired, lease, soon, told, until};
+use crate::server::{Database, acquired, lease, told};
 
 #[derive(Clone)]
 struct Rustls(Arc<ClientConfig>);

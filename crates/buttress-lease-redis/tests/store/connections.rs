@@ -6,11 +6,11 @@ use buttress_leadership::{
     AcquireOutcome, Identity, LeaseStore, ReleaseRequest, RenewOutcome, RenewRequest, StoreError,
 };
 use buttress_lease_redis::RedisStore;
-use buttress_servers::{Proxy, Server, Way};
+use buttress_servers::{Proxy, Server, Way, soon, until};
 use futures_util::{FutureExt, StreamExt};
 use tokio::{net::TcpListener, time::timeout};
 
-use crate::server::{Hand, TTL, acquire, acquired, lease, open, options, place, soon, told, until};
+use crate::server::{Hand, TTL, acquire, acquired, lease, open, options, place, told};
 
 /// A store with a network between it and its server.
 struct Far {

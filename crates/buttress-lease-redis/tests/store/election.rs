@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use buttress_leadership::{Elector, LeaseConfig};
-use buttress_servers::Server;
+use buttress_servers::{Server, until};
 
-use crate::server::{Hand, lease, open, options, until};
+use crate::server::{Hand, lease, open, options};
 
 /// Leases that are long for any machine, and renewed often.
 fn config() -> LeaseConfig {

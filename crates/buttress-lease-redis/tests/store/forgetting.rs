@@ -7,10 +7,10 @@ use buttress_leadership::{
     RenewOutcome, RenewRequest, StoreCapabilities,
 };
 use buttress_lease_redis::{RedisOptions, redis};
-use buttress_servers::Server;
+use buttress_servers::{Server, until};
 use bytes::Bytes;
 
-use crate::server::{Hand, TTL, acquire, acquired, lease, open, options, place, told, until};
+use crate::server::{Hand, TTL, acquire, acquired, lease, open, options, place, told};
 
 #[tokio::test]
 async fn after_a_flush_the_old_leader_has_lost_and_the_next_token_is_greater() {

@@ -108,7 +108,7 @@ async fn who_has_not_all_rights_is_told_so() {
     let release = buttress_leadership::ReleaseRequest::new(lease(), &me, mine.fence);
     store.renew(RenewRequest::new(lease(), &me, mine.fence, TTL)).await.unwrap();
     let mut changes = store.changes(lease());
-    crate::server::soon(futures_util::StreamExt::next(&mut changes)).await.unwrap();
+    buttress_servers::soon(futures_util::StreamExt::next(&mut changes)).await.unwrap();
     store.release(release).await.unwrap();
     hand.tell("ACL SETUSER who -hset").await;
     let text = fatal(&server, &acquire(&store, &me).await.unwrap_err(), "acquire");

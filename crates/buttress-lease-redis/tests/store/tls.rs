@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, sync::Arc};
 
 use buttress_leadership::{Identity, LeaseStore};
 use buttress_lease_redis::RedisOptions;
-use buttress_servers::Server;
+use buttress_servers::{Server, soon};
 use futures_util::StreamExt;
 use rustls::{
     ClientConfig, RootCertStore,
@@ -12,7 +12,7 @@ use rustls::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::server::{Hand, acquired, lease, options, place, soon, told};
+use crate::server::{Hand, acquired, lease, options, place, told};
 
 fn trusting(certificate: &CertificateDer<'static>) -> TlsConnector {
     let mut roots = RootCertStore::empty();
