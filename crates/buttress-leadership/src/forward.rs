@@ -5,7 +5,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use buttress_core::{BoxError, IntoBoxError, OneHop, Rejected, ready::Call};
+use buttress_core::{
+    BoxError, IntoBoxError, OneHop, Rejected,
+    ready::{Call, Ready},
+};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -36,7 +39,10 @@ use crate::{LeaderInfo, Leadership, NotLeading};
 ///
 /// # Readiness
 ///
-/// The inner service's. The leader's is awaited in the response's future, under whatever limit there is further out.
+/// At once. Which way a request goes is known when it is there, and a process that does not lead may have no room
+/// of its own: it still hands on. An inner service that is not ready is waited for in the response's future, and so is
+/// the leader's: under whatever limit there is further out. One that was ready and is not called is let go of, for
+/// those who call it. An error of its readiness is final.
 ///
 /// # Cancel safety
 ///
@@ -93,7 +99,7 @@ pub struct ForwardToLeaderLayer<R, M, H> {
 
 /// A service that hands requests on to whoever leads. See [`ForwardToLeaderLayer`].
 pub struct ForwardToLeader<S, R, M, H> {
-    inner: S,
+    inner: Ready<S>,
     route: Route<R, M, H>,
 }
 
@@ -116,20 +122,21 @@ enum Way<R> {
 pin_project! {
     /// The future of a [`ForwardToLeader`].
     #[must_use = "futures do nothing unless polled"]
-    pub struct ForwardFuture<F, R, Req>
+    pub struct ForwardFuture<S, R, Req>
     where
+        S: Service<Req>,
         R: Service<Req>,
     {
         #[pin]
-        state: State<F, Call<R, Req>>,
+        state: State<Call<S, Req>, Call<R, Req>>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, C> {
-        Here { #[pin] future: F },
-        There { #[pin] call: C },
+    enum State<H, T> {
+        Here { #[pin] call: H },
+        There { #[pin] call: T },
         Nowhere { rejected: Rejected },
     }
 }
@@ -154,7 +161,7 @@ impl<S, R, M: Clone, H: Clone> Layer<S> for ForwardToLeaderLayer<R, M, H> {
     type Service = ForwardToLeader<S, R, M, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ForwardToLeader { inner, route: self.route.clone() }
+        ForwardToLeader { inner: Ready::new(inner), route: self.route.clone() }
     }
 }
 
@@ -177,7 +184,7 @@ impl<R, M, H> fmt::Debug for ForwardToLeaderLayer<R, M, H> {
 
 impl<S, R, M, H, Req> Service<Req> for ForwardToLeader<S, R, M, H>
 where
-    S: Service<Req>,
+    S: Service<Req> + Clone,
     S::Error: IntoBoxError,
     R: Service<Req, Response = S::Response> + Clone,
     R::Error: IntoBoxError,
@@ -186,15 +193,20 @@ where
 {
     type Response = S::Response;
     type Error = BoxError;
-    type Future = ForwardFuture<S::Future, R, Req>;
+    type Future = ForwardFuture<S, R, Req>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let state = match self.route.way(&request) {
-            Way::Here => State::Here { future: self.inner.call(request) },
+        let way = self.route.way(&request);
+        if !matches!(way, Way::Here) && self.inner.take_ready().is_some() {
+            // Readiness may hold a place of a limit. A clone has none.
+            self.inner = self.inner.clone();
+        }
+        let state = match way {
+            Way::Here => State::Here { call: self.inner.call(request) },
             Way::There(leader) => {
                 self.route.hop.mark(&mut request);
                 State::There { call: Call::new(leader, request) }
@@ -214,7 +226,7 @@ impl<S: Clone, R, M: Clone, H: Clone> Clone for ForwardToLeader<S, R, M, H> {
 impl<S: fmt::Debug, R, M, H> fmt::Debug for ForwardToLeader<S, R, M, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForwardToLeader")
-            .field("inner", &self.inner)
+            .field("inner", self.inner.inner())
             .field("leadership", &self.route.leadership)
             .finish_non_exhaustive()
     }
@@ -282,25 +294,25 @@ fn nowhere(refused: &NotLeading) -> Rejected {
 
 // === impl ForwardFuture ===
 
-impl<F, R, Req, T, E> Future for ForwardFuture<F, R, Req>
+impl<S, R, Req> Future for ForwardFuture<S, R, Req>
 where
-    F: Future<Output = Result<T, E>>,
-    E: Into<BoxError>,
-    R: Service<Req, Response = T>,
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+    R: Service<Req, Response = S::Response>,
     R::Error: Into<BoxError>,
 {
-    type Output = Result<T, BoxError>;
+    type Output = Result<S::Response, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProj::Here { future } => future.poll(cx).map_err(Into::into),
+            StateProj::Here { call } => call.poll(cx).map_err(Into::into),
             StateProj::There { call } => call.poll(cx).map_err(Into::into),
             StateProj::Nowhere { rejected } => Poll::Ready(Err((*rejected).into())),
         }
     }
 }
 
-impl<F, R: Service<Req>, Req> fmt::Debug for ForwardFuture<F, R, Req> {
+impl<S: Service<Req>, R: Service<Req>, Req> fmt::Debug for ForwardFuture<S, R, Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Here { .. } => "here",
@@ -325,7 +337,9 @@ mod tests {
         idle_clones_hold_nothing, panics_give_all_back,
     };
     use futures_util::{FutureExt, future::BoxFuture};
-    use tower::{ServiceExt, layer::layer_fn};
+    use tokio::time::{sleep, timeout};
+    use tokio_test::{assert_pending, task};
+    use tower::{ServiceExt, layer::layer_fn, limit::ConcurrencyLimit, service_fn};
 
     use super::*;
     use crate::{
@@ -471,6 +485,57 @@ mod tests {
         }
         assert_refused(a.oneshot(0).await);
         assert_eq!(asked.load(Relaxed), 2);
+    }
+
+    /// A service for one at a time, that answers a second later.
+    fn one_at_a_time() -> impl Service<Hops, Response = Hops, Error = BoxError> + Clone {
+        let slow = service_fn(async |hops| {
+            sleep(Duration::from_secs(1)).await;
+            Ok::<_, BoxError>(hops)
+        });
+        ConcurrencyLimit::new(slow, 1)
+    }
+
+    /// What is ready, and called.
+    async fn call_in_place<S>(service: &mut S, hops: Hops) -> Result<Hops, BoxError>
+    where
+        S: Service<Hops, Response = Hops, Error = BoxError>,
+    {
+        let whole = async { service.ready().await?.call(hops).await };
+        timeout(Duration::from_secs(60), whole).await.expect("it is ready at last")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clones_that_hand_on_keep_no_place_here() {
+        let process = of(leader("b", 6));
+        let layer = ForwardToLeaderLayer::new(process.clone(), Counted, |_| Some(echo()));
+        let mut first = layer.layer(one_at_a_time());
+        let mut second = first.clone();
+        for _ in 0..3 {
+            for service in [&mut first, &mut second] {
+                assert_eq!(call_in_place(service, 0).await.unwrap(), 1);
+                assert_refused(call_in_place(service, 1).await);
+            }
+        }
+        leads(&process, 7);
+        // The first to be ready is idle now, and keeps nothing.
+        assert_eq!(call_in_place(&mut second, 0).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_busy_hands_on_all_the_same_and_who_leads_has_the_next_wait() {
+        let process = process();
+        let layer = ForwardToLeaderLayer::new(process.clone(), Counted, |_| Some(echo()));
+        let service = layer.layer(one_at_a_time());
+        let term = leads(&process, 7);
+        let mut busy = task::spawn(service.clone().oneshot(0));
+        assert_pending!(busy.poll());
+        let mut next = task::spawn(service.clone().oneshot(0));
+        assert_pending!(next.poll());
+        term.end();
+        follows(&process, leader("b", 8));
+        assert_eq!(service.oneshot(0).now_or_never().unwrap().unwrap(), 1);
+        assert_eq!((busy.await.unwrap(), next.await.unwrap()), (0, 0), "each was for here");
     }
 
     #[tokio::test(start_paused = true)]
