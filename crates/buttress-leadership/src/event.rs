@@ -25,8 +25,10 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResignReason {
-    /// Somebody asked for it.
+    /// Somebody [asked](crate::Leadership::resign) for it.
     Operator,
+    /// The program [asked](crate::Leadership::resign_because) for it, and said why.
+    Program(Cow<'static, str>),
     /// It stops.
     Shutdown,
     /// Its work returned.
@@ -168,11 +170,12 @@ impl fmt::Display for State {
 // === impl ResignReason ===
 
 impl ResignReason {
-    /// The reason as a short name, for events and labels.
+    /// The reason in a few words, for events: of a signal its name, of a program what it said.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::Operator => "operator",
+            Self::Program(why) => why,
             Self::Shutdown => "shutdown",
             Self::WorkReturned => "work returned",
             Self::WorkPanicked => "work panicked",

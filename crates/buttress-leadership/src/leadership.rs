@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     error::Error,
     fmt,
     sync::{
@@ -359,8 +360,19 @@ impl Leadership {
     /// another one leads. One that is alone leaves nobody to lead for as long, unless it has a
     /// [policy](crate::ResignPolicy#when-a-candidate-stands), and with it a last resort. Whatever a leader left
     /// for, it cools down, but where its work returned.
-    pub fn resign(&self, reason: ResignReason) {
-        self.order(|orders| orders.resign = Some(reason));
+    pub fn resign(&self) {
+        self.order(|orders| orders.resign = Some(ResignReason::Operator));
+    }
+
+    /// The same, since the program has found that this process is not to lead: what it writes was refused, or its
+    /// part of the data is not there. `why` is short and plain; events, and the [memo](crate::LeaseRecord::memo) of
+    /// a leader with a [policy](crate::ResignPolicy), tell it.
+    ///
+    /// It ends a term whatever its age, and however often that was asked for. Where a leader is to leave once something
+    /// has been wrong for a while, and to stay if it is so with everybody, let it be a signal of the policy.
+    pub fn resign_because(&self, why: impl Into<Cow<'static, str>>) {
+        let why = why.into();
+        self.order(|orders| orders.resign = Some(ResignReason::Program(why)));
     }
 
     /// Changes what this process says of itself when it leads. The store learns of it with the next renewal.

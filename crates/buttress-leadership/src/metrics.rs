@@ -134,6 +134,8 @@ pub struct LeadershipMetrics {
 pub struct ResignationMetrics {
     /// Somebody asked for it.
     pub operator: u64,
+    /// The program asked for it, and said why.
+    pub program: u64,
     /// The elector was stopped.
     pub shutdown: u64,
     /// The work returned.
@@ -210,7 +212,7 @@ pub(crate) struct Counters {
     pub(crate) terms_ended: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) expired: AtomicU64,
-    resigned: [AtomicU64; 6],
+    resigned: [AtomicU64; 7],
     pub(crate) anomalies: AtomicU64,
     pub(crate) store_panics: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -293,16 +295,18 @@ impl Counters {
                     ResignReason::WorkPanicked => 3,
                     ResignReason::Unhealthy(_) => 4,
                     ResignReason::StuckRuntime => 5,
+                    ResignReason::Program(_) => 6,
                 }]
             }
         });
     }
 
     pub(crate) fn resigned_for(&self) -> ResignationMetrics {
-        let [operator, shutdown, work_returned, work_panicked, unhealthy, stuck_runtime] =
+        let [operator, shutdown, work_returned, work_panicked, unhealthy, stuck_runtime, program] =
             std::array::from_fn(|at| self.resigned[at].load(Relaxed));
         ResignationMetrics {
             operator,
+            program,
             shutdown,
             work_returned,
             work_panicked,
@@ -375,6 +379,33 @@ impl OperationCounters {
             in_flight: self.in_flight.load(Relaxed),
             duration_total: Duration::from_nanos(self.total.load(Relaxed)),
             last_duration: Duration::from_nanos(self.last.load(Relaxed)),
+        }
+    }
+}
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_to_leave_is_counted_as_itself() {
+        let one = |reason: ResignReason| {
+            let counters = Counters::default();
+            counters.ended(&TermEnd::Resigned(reason));
+            assert_eq!((counters.terms_ended.load(Relaxed), counters.resigned()), (1, 1));
+            counters.resigned_for()
+        };
+        let none = ResignationMetrics::default;
+        for (reason, expected) in [
+            (ResignReason::Operator, ResignationMetrics { operator: 1, ..none() }),
+            (ResignReason::Program("x".into()), ResignationMetrics { program: 1, ..none() }),
+            (ResignReason::Shutdown, ResignationMetrics { shutdown: 1, ..none() }),
+            (ResignReason::WorkReturned, ResignationMetrics { work_returned: 1, ..none() }),
+            (ResignReason::WorkPanicked, ResignationMetrics { work_panicked: 1, ..none() }),
+            (ResignReason::Unhealthy("x".into()), ResignationMetrics { unhealthy: 1, ..none() }),
+            (ResignReason::StuckRuntime, ResignationMetrics { stuck_runtime: 1, ..none() }),
+        ] {
+            assert_eq!(one(reason), expected);
         }
     }
 }

@@ -145,7 +145,7 @@ async fn a_client_that_knows_of_no_leader_gets_the_leaders_answer() {
 async fn while_nobody_leads_a_client_is_to_come_again() {
     let process = Process::starts(&MemoryStore::new(), Does::Redirects).await;
     leads(&process.leadership).await;
-    process.leadership.resign(buttress::leadership::ResignReason::Operator);
+    process.leadership.resign();
     let mut watch = process.leadership.watch();
     watch.wait_for(|standing| standing.term.is_none()).await.unwrap();
     let told = process.asked().await;

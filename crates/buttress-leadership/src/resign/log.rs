@@ -42,7 +42,7 @@ struct PastTerm {
     /// When its leader left it. `None` while it runs, or if it ended otherwise.
     ended: Option<StoreTime>,
     reason: String,
-    /// The signal for which it was left, or nothing.
+    /// The signal for which it was left, what the program said, or nothing.
     signal: String,
 }
 
@@ -90,11 +90,11 @@ impl TermLog {
     pub(super) fn end(&mut self, at: StoreTime, reason: &ResignReason) {
         let Some(term) = self.0.back_mut() else { return };
         term.ended = Some(at);
+        let plain =
+            |text: &str| text.chars().filter(|char| !char.is_control()).take(MAX_NAME).collect();
         (term.reason, term.signal) = match reason {
-            ResignReason::Unhealthy(signal) => {
-                let plain = signal.chars().filter(|char| !char.is_control());
-                (UNHEALTHY.to_owned(), plain.take(MAX_NAME).collect())
-            }
+            ResignReason::Unhealthy(signal) => (UNHEALTHY.to_owned(), plain(signal)),
+            ResignReason::Program(why) => ("program".to_owned(), plain(why)),
             reason => (reason.as_str().replace(' ', "-"), String::new()),
         };
     }
@@ -203,6 +203,8 @@ mod tests {
             log(terms).is_correlated("db", at(now), WINDOW, 2)
         };
         let [db, other, stop] = [ill("db"), ill("cache"), ResignReason::Shutdown];
+        let said = ResignReason::Program("db".into());
+        assert!(!is(&[("a", said.clone()), ("b", said)], 130), "a word is no signal");
         assert!(is(&[("a", db.clone()), ("b", db.clone())], 130));
         assert!(is(&[("a", db.clone()), ("b", db.clone()), ("b", db.clone())], 190));
         assert!(is(&[("a", db.clone()), ("me", db.clone())], 130), "one of them may be oneself");

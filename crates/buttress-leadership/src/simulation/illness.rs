@@ -246,7 +246,7 @@ impl World {
             let one = &self.processes[self.dice.below(3)];
             let healths = [Health::Healthy, Health::Unhealthy, Health::Degraded, Health::Unknown];
             match self.dice.below(20) {
-                0 => one.task.leadership().resign(ResignReason::Operator),
+                0 => one.task.leadership().resign(),
                 1..10 => one.health.is(Health::Healthy),
                 n => one.health.is(healths[n % 4]),
             }

@@ -17,7 +17,7 @@ use tokio::{
 use super::history::{Fact, History, Who, world_skew};
 use crate::{
     BootTime, Elector, Event, Fault, FaultyStore, Identity, Leadership, LeaseClock, LeaseConfig,
-    LeaseName, LeaseStore, MemoryStore, ResignReason, TermEnd,
+    LeaseName, LeaseStore, MemoryStore, TermEnd,
 };
 
 /// What befalls them.
@@ -269,7 +269,7 @@ impl World {
             }
             50..60 => self.stops(at, time, false),
             60..70 => self.stops(at, time, true),
-            70..80 => self.processes[at].leadership.resign(ResignReason::Operator),
+            70..80 => self.processes[at].leadership.resign(),
             80..85 => {
                 let process = self.processes.swap_remove(at);
                 self.kill(process);

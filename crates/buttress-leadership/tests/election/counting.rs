@@ -1,6 +1,8 @@
 //! What is counted adds up.
 
-use buttress_leadership::{Fault, LeaseStore, Operation, ReleaseRequest, ResignReason, State};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use buttress_leadership::{Fault, LeaseStore, Operation, ReleaseRequest, State};
 use tokio::time::sleep;
 
 use crate::common::*;
@@ -9,19 +11,28 @@ use crate::common::*;
 async fn each_term_that_ended_is_counted_once_and_by_how_it_did() {
     let store = store();
     let soon = config().cooldown(millis(1), millis(1));
-    let leader = Candidate::stands(&store, soon);
-    let ends = [
-        ResignReason::Operator,
-        ResignReason::WorkReturned,
-        ResignReason::WorkPanicked,
-        ResignReason::Unhealthy("database".into()),
-        ResignReason::Unhealthy("queue".into()),
-        ResignReason::StuckRuntime,
-    ];
-    for reason in ends {
-        leader.leads().await;
-        leader.leadership.resign(reason);
-        leader.is_done().await;
+    let terms = AtomicUsize::new(0);
+    let leader = Candidate::with(&store, soon, |elector| {
+        elector.lead(move |term| {
+            let nth = terms.fetch_add(1, Relaxed);
+            async move {
+                match nth {
+                    2 => {}
+                    3 => panic!("planted"),
+                    _ => term.cancelled().await,
+                }
+            }
+        })
+    });
+    leader.leads().await;
+    leader.leadership.resign();
+    leader.is_done().await;
+    leader.leads().await;
+    leader.leadership.resign_because("refused by the ledger");
+    leader.is_done().await;
+    // Two whose work ends by itself.
+    while leader.leadership.metrics().terms_ended < 4 {
+        sleep(millis(10)).await;
     }
     // Lost, expired, and by a clock that jumped.
     let fence = leader.leads().await;
@@ -45,10 +56,10 @@ async fn each_term_that_ended_is_counted_once_and_by_how_it_did() {
     let metrics = leadership.metrics();
     let by = metrics.resigned_for;
     assert_eq!((by.operator, by.shutdown, by.work_returned, by.work_panicked), (1, 1, 1, 1));
-    assert_eq!((by.unhealthy, by.stuck_runtime, metrics.resignations), (2, 1, 7));
+    assert_eq!((by.program, metrics.resignations), (1, 5));
     assert_eq!((metrics.lease_losses, metrics.local_expirations), (1, 1));
     assert_eq!((metrics.clock_anomalies, metrics.store_panics, metrics.dropped), (1, 1, 0));
-    assert_eq!((metrics.terms_started, metrics.terms_ended), (11, 11));
+    assert_eq!((metrics.terms_started, metrics.terms_ended), (9, 9));
     assert_eq!((metrics.state, metrics.running), (State::Stopped, false));
 }
 
@@ -70,7 +81,7 @@ async fn who_has_left_shows_for_how_long_it_stays_away() {
     let leader = Candidate::stands(&store, config());
     leader.leads().await;
     assert_eq!(leader.leadership.metrics().cooldown_remaining, None);
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     sleep(TICK).await;
     let metrics = leader.leadership.metrics();
     let left = metrics.cooldown_remaining.unwrap();

@@ -33,7 +33,7 @@ async fn whoever_leaves_lets_nobody_in_holds_on_for_those_who_are_in_and_then_le
     let leader = Candidate::stands(&store, config());
     let fence = leader.leads().await;
     let inside = leader.leadership.admit(secs(1)).unwrap();
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     sleep(TICK).await;
     assert_eq!(leader.leadership.check(), Err(NotLeading::Resigning));
     assert_eq!(leader.leadership.admit(secs(0)).unwrap_err(), NotLeading::Resigning);
@@ -68,7 +68,7 @@ async fn a_lease_is_not_given_back_while_somebody_is_in() {
     sleep(secs(40)).await;
     let inside = leader.leadership.hold().unwrap();
     let start = edge::now();
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     inside.over().await;
     let told = edge::now() - start;
     assert!(secs(10) <= told && told <= secs(10) + TICK, "who is in is told to go: {told:?}");
@@ -90,7 +90,7 @@ async fn what_ends_late_is_still_a_reason_to_give_the_lease_back() {
     let leader = Candidate::stands(&store, config());
     leader.leads().await;
     let inside = leader.leadership.hold().unwrap();
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     sleep(secs(13)).await;
     assert!(holder(&store).await);
     drop(inside);
@@ -107,7 +107,7 @@ async fn whoever_asks_for_it_gives_the_lease_back_beside_what_goes_on() {
     leader.leads().await;
     let _inside = leader.leadership.hold().unwrap();
     let start = edge::now();
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     sleep(secs(3)).await;
     let took = released(&leader.told).unwrap() - start;
     assert!(millis(2_500) <= took && took <= millis(2_500) + 2 * TICK, "{took:?}");
@@ -125,7 +125,7 @@ async fn after_a_release_nothing_is_asked_of_the_store_but_who_leads_until_the_c
         _ => Fault::default(),
     });
     sleep(secs(6)).await;
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     while released(&leader.told).is_none() {
         sleep(millis(10)).await;
     }
@@ -148,7 +148,7 @@ async fn whoever_has_just_left_learns_who_leads_now() {
         let leader = Candidate::stands(&store, config());
         leader.leads().await;
         let next = Candidate::stands(&store, config());
-        leader.leadership.resign(ResignReason::Operator);
+        leader.leadership.resign();
         next.leads().await;
         sleep(millis(1_200) + TICK).await;
         assert_eq!(leader.leadership.metrics().state, State::CoolDown);
@@ -165,12 +165,12 @@ async fn whoever_leaves_again_and_again_stays_away_for_longer_and_longer() {
     let mut away = Vec::new();
     for _ in 0..7 {
         leader.leads().await;
-        leader.leadership.resign(ResignReason::Unhealthy("database".into()));
+        leader.leadership.resign_because("database");
         leader.is_done().await;
         let left = edge::now();
         leader.leads().await;
         away.push((edge::now() - left).as_secs_f64());
-        leader.leadership.resign(ResignReason::Operator);
+        leader.leadership.resign();
         leader.is_done().await;
     }
     // The odd ones: 30, 120, 480 s, and then the most.
@@ -179,7 +179,7 @@ async fn whoever_leaves_again_and_again_stays_away_for_longer_and_longer() {
     }
     leader.leads().await;
     sleep(secs(600)).await;
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     leader.is_done().await;
     let left = edge::now();
     leader.leads().await;
@@ -195,7 +195,7 @@ async fn a_leader_that_is_never_to_come_back_stays_away_and_can_be_stopped() {
         let config = config().cooldown(Duration::MAX, Duration::MAX);
         let leader = Candidate::stands(&store, config);
         leader.leads().await;
-        leader.leadership.resign(ResignReason::Operator);
+        leader.leadership.resign();
         sleep(secs(10_000)).await;
         assert_eq!(leader.leadership.metrics().state, State::CoolDown);
         assert!(!leader.task.is_finished());
@@ -259,7 +259,7 @@ async fn work_is_asked_to_end_and_has_time_for_it() {
     leader.leads().await;
     sleep(secs(30)).await;
     let start = edge::now();
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     leader.is_done().await;
     assert_eq!(wound_up.load(Relaxed), 1);
     assert!(edge::now() - start <= secs(9) + 2 * TICK);
@@ -274,7 +274,7 @@ async fn a_term_ends_once_wherever_the_elector_is_dropped() {
         let leader = Candidate::stands(&store, config().drain(secs(10), secs(1)));
         leader.leads().await;
         let inside = leader.leadership.hold().unwrap();
-        leader.leadership.resign(ResignReason::Operator);
+        leader.leadership.resign();
         sleep(dropped_after).await;
         let Candidate { task, told, leadership, .. } = leader;
         drop(task);
@@ -337,7 +337,7 @@ async fn a_lease_that_is_won_again_soon_is_renewed_again() {
     let leader = Candidate::stands(&store, soon);
     for _ in 0..5 {
         leader.leads().await;
-        leader.leadership.resign(ResignReason::Operator);
+        leader.leadership.resign();
         leader.is_done().await;
     }
     leader.leads().await;

@@ -12,7 +12,7 @@ use buttress_core::{BoxError, edge};
 use buttress_leadership::{
     AcquireOutcome, AcquireRequest, Changes, Elector, Fault, LeaseName, LeaseRecord, LeaseStore,
     MemoryStore, NotLeading, Operation, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
-    ResignPolicy, ResignReason, StoreCapabilities, StoreError, TermEnd,
+    ResignPolicy, StoreCapabilities, StoreError, TermEnd,
 };
 use futures_util::StreamExt as _;
 use tokio::time::sleep;
@@ -283,7 +283,7 @@ async fn a_store_that_panics_wherever_it_can_ends_no_election() {
         leads().await;
         sleep(secs(60)).await;
         leads().await;
-        task.leadership().resign(ResignReason::Operator);
+        task.leadership().resign();
         sleep(secs(60)).await;
         leads().await;
         assert_eq!(times.load(Relaxed), 3, "{place:?}");

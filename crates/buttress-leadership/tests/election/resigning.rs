@@ -253,7 +253,7 @@ async fn a_signal_that_panics_says_nothing() {
     panics.store(true, Relaxed);
     sleep(secs(600)).await;
     assert!(leader.leadership.is_leader(), "what nobody knows makes no leader leave");
-    leader.leadership.resign(ResignReason::Operator);
+    leader.leadership.resign();
     leader.is_done().await;
     sleep(secs(50)).await;
     assert!(!leader.leadership.is_leader(), "and nobody stand");
@@ -472,12 +472,12 @@ async fn in_a_cooldown_that_leaves_nobody_to_lead_the_last_resort_comes_first() 
     let mut away = Vec::new();
     for _ in 0..5 {
         alone.leads().await;
-        alone.leadership.resign(ResignReason::Operator);
+        alone.leadership.resign();
         alone.is_done().await;
         let left = edge::now();
         alone.leads().await;
         away.push((edge::now() - left).as_secs_f64());
-        alone.leadership.resign(ResignReason::Operator);
+        alone.leadership.resign();
         alone.is_done().await;
     }
     // 30, 120, 480 s, and longer: but for the last resort.

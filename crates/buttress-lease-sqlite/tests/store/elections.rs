@@ -1,8 +1,6 @@
 use std::time::Duration;
 
-use buttress_leadership::{
-    Elector, FencingToken, Leadership, LeaseClock, LeaseConfig, LeaseName, ResignReason,
-};
+use buttress_leadership::{Elector, FencingToken, Leadership, LeaseClock, LeaseConfig, LeaseName};
 use buttress_lease_sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::timeout;
 
@@ -49,7 +47,7 @@ async fn whoever_resigns_is_followed_by_another_as_soon_as_its_work_has_ended() 
     sees(other.leadership(), &first).await;
     assert!(first.is_leader() && !other.leadership().is_leader());
 
-    first.resign(ResignReason::Operator);
+    first.resign();
     assert!(leads(other.leadership()).await > fence);
     assert!(!first.is_leader() && other.leadership().is_leader());
     assert_eq!(first.metrics().store.release.calls, 1);

@@ -18,7 +18,6 @@ use buttress::{
     BoxError, Breaker, BreakerLayer, Context, Elector, Leadership, LeadershipLayer, LeaseId,
     LeaseName, Reason, Rejected, TimeoutLayer,
     http::{HttpClass, RedirectToLeaderLayer, RejectedAsResponseLayer, SendFenceLayer, hyper},
-    leadership::ResignReason,
     lease_sqlite::SqliteOptions,
 };
 use bytes::Bytes;
@@ -98,7 +97,7 @@ async fn enter(
         }
         // The ledger has seen a later term than this one. If this one goes on all the same, its fence is worth nothing.
         if held.check(Duration::ZERO).is_ok() {
-            leadership.resign(ResignReason::Unhealthy("refused by the ledger".into()));
+            leadership.resign_because("refused by the ledger");
         }
         Err(Rejected::new(Reason::NotLeader, settings::NAME).into()) // nothing was written: ask whoever leads
     });
