@@ -149,7 +149,10 @@ const KIT: Role = Role {
 const SERVERS: Role = Role {
     law: "what starts servers for tests knows nothing of ours",
     may: Some(&[
+        always("axum", "the fake of Kubernetes' API"),
+        always("futures-util", "what that tells those who watch"),
         always("rustix", "signals without unsafe"),
+        always("serde_json", "what that keeps and says"),
         always("tokio", "the proxy, and to wait for answers"),
     ]),
 };

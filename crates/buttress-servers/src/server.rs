@@ -270,7 +270,7 @@ fn etcd(members: &[(&Home, SocketAddr)]) -> Vec<Kind> {
 
 /// One that nobody listens at, and that the system gives to no client: else somebody's connection could have it
 /// when the server is started again.
-fn free_port() -> SocketAddr {
+pub(crate) fn free_port() -> SocketAddr {
     use std::hash::{BuildHasher, RandomState};
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let first = range.ok().and_then(|range| range.split_whitespace().next()?.parse().ok());
