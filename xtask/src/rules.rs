@@ -24,6 +24,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-fallback", PATTERN),
     ("buttress-http", HTTP),
     ("buttress-leadership", LEADERSHIP),
+    ("buttress-lease-kubernetes", LEASE_KUBERNETES),
     ("buttress-lease-postgres", LEASE_POSTGRES),
     ("buttress-lease-redis", LEASE_REDIS),
     ("buttress-lease-sqlite", LEASE_SQLITE),
@@ -67,6 +68,20 @@ const LEADERSHIP: Role = Role {
         under("cfg(unix)", "rustix", "the clock that counts suspend"),
         under("cfg(not(buttress_loom))", "arc-swap", "the term that a request is let in by"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
+    ]),
+};
+
+const LEASE_KUBERNETES: Role = Role {
+    law: "a store knows leadership and its own client, and no other store",
+    may: Some(&[
+        always("buttress-core", "the wall clock, which those who read a lease are shown"),
+        always("buttress-leadership", "the `LeaseStore` trait"),
+        always("futures-core", "the `Stream` of changes"),
+        always("http", "who asks, in a header"),
+        always("hyper-util", "the client's errors: whether anything was sent"),
+        always("k8s-openapi", "the type of a lease"),
+        always("kube", "the client"),
+        always("tokio", "time: a watch that says nothing ends"),
     ]),
 };
 
@@ -167,6 +182,7 @@ const FACADE: Role = Role {
         optional("buttress-fallback", "a pattern"),
         optional("buttress-http", "HTTP's classes, bodies and adapters"),
         optional("buttress-leadership", "a pattern"),
+        optional("buttress-lease-kubernetes", "a store of leases"),
         optional("buttress-lease-postgres", "a store of leases"),
         optional("buttress-lease-redis", "a store of leases"),
         optional("buttress-lease-sqlite", "a store of leases"),

@@ -96,6 +96,7 @@
 //! | `reqwest`, `tonic` | the adapters for reqwest and for tonic's channel, and their errors | no |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
 //! | `leadership` | [`LeadershipLayer`], and the [`Elector`] of one leader among many processes | no |
+//! | `lease-kubernetes` | [`lease_kubernetes`]: leases in the API of Kubernetes | no |
 //! | `lease-postgres` | [`lease_postgres`]: leases in a table, with the database that is there anyway | no |
 //! | `lease-redis` | [`lease_redis`]: leases in Redis or Valkey, which may forget them | no |
 //! | `lease-sqlite` | [`lease_sqlite`]: leases in a file, for the processes of one host | no |
@@ -139,6 +140,8 @@ pub use buttress_leadership::{
     self as leadership, Elector, Identity, LeaderTerm, Leadership, LeadershipLayer,
     LeadershipService, LeaseConfig, LeaseName, LeaseStore, Lock, NotLeading, ResignPolicy,
 };
+#[cfg(feature = "lease-kubernetes")]
+pub use buttress_lease_kubernetes as lease_kubernetes;
 #[cfg(feature = "lease-postgres")]
 pub use buttress_lease_postgres as lease_postgres;
 #[cfg(feature = "lease-redis")]

@@ -1,0 +1,67 @@
+//! Wake-ups: a watch, by which the server tells of releases.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use buttress_leadership::{Changes, LeaseName, changes_over};
+use futures_core::Stream;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{api::WatchParams, core::WatchEvent};
+use tokio::time::{Sleep, sleep};
+
+use crate::{error::Why, store::Shared};
+
+/// Says that a lease was released, and that it may have been: whenever it watches anew.
+pub(crate) fn released(shared: Arc<Shared>, name: LeaseName) -> Changes {
+    changes_over(move || {
+        let (shared, name) = (Arc::clone(&shared), name.clone());
+        async move {
+            let leases = shared.apart(&name)?;
+            let params = WatchParams::default();
+            let params = params.fields(&format!("metadata.name={name}")).timeout(SECONDS);
+            let events = leases.watch(&params, ANY).await?;
+            let end = sleep(Duration::from_secs(SECONDS.into()) + GRACE);
+            Ok::<_, Why>(Told { events: Box::pin(events), end: Box::pin(end) })
+        }
+    })
+}
+
+/// So long the server tells of what happens before it is asked anew.
+const SECONDS: u32 = 60;
+/// And so much later it is believed that there is no server any more.
+const GRACE: Duration = Duration::from_secs(10);
+/// From whatever state the server has at hand: there is none that it has forgotten.
+const ANY: &str = "0";
+
+struct Told<S> {
+    events: Pin<Box<S>>,
+    end: Pin<Box<Sleep>>,
+}
+
+impl<S: Stream<Item = kube::Result<WatchEvent<Lease>>>> Stream for Told<S> {
+    type Item = ();
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<()>> {
+        loop {
+            if self.end.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            match ready!(self.events.as_mut().poll_next(cx)) {
+                Some(Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease))) => {
+                    let holder = lease.spec.and_then(|spec| spec.holder_identity);
+                    if holder.is_none_or(|holder| holder.is_empty()) {
+                        return Poll::Ready(Some(()));
+                    }
+                }
+                Some(Ok(WatchEvent::Deleted(_))) => return Poll::Ready(Some(())),
+                Some(Ok(WatchEvent::Bookmark(_))) => {}
+                // What it has seen is too old, or it may see nothing.
+                Some(Ok(WatchEvent::Error(_)) | Err(_)) | None => return Poll::Ready(None),
+            }
+        }
+    }
+}
