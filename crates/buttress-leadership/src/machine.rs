@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     seen: Option<LeaderInfo>,
     /// Resignations in a row.
     resigned: u32,
+    /// Terms in a row whose work returned soon after they began.
+    returned: u32,
     running: Running,
     candidacy: Candidacy,
     /// Whether the runtime of the work is not known to run.
@@ -61,6 +63,7 @@ pub(crate) struct Machine {
 /// What of the settings is about time, and about what a leader does that leaves.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
+    lease: Duration,
     margin: Duration,
     renew: Duration,
     retry: Duration,
@@ -238,6 +241,7 @@ impl Running {
 impl Machine {
     pub(crate) fn new(config: &LeaseConfig, is_woken: bool, now: BootTime) -> Self {
         let timing = Timing {
+            lease: config.lease_duration,
             margin: config.margin(),
             renew: config.renew_interval,
             retry: config.retry_period,
@@ -262,6 +266,7 @@ impl Machine {
             spent: None,
             seen: None,
             resigned: 0,
+            returned: 0,
             running: Running::default(),
             candidacy: Candidacy::Stands,
             is_stuck: false,
@@ -764,7 +769,8 @@ impl Machine {
     /// Ends the term at once, if there is one, and not by its own will.
     fn end(&mut self, now: BootTime, unit: &mut dyn FnMut() -> f64, end: TermEnd) {
         let (Phase::Leading(lead) | Phase::Leaving(lead, _)) = &self.phase else { return };
-        let fence = lead.fence;
+        let Lead { fence, started, .. } = *lead;
+        self.lasted(now.since(started));
         self.effects.push(Effect::End { fence, end });
         if is_planted(Plant::EndTwice) {
             self.effects.push(Effect::End { fence, end: TermEnd::ExpiredLocally });
@@ -784,7 +790,11 @@ impl Machine {
     ) {
         let end = TermEnd::Resigned(leave.reason.clone());
         self.effects.push(Effect::End { fence: lead.fence, end });
-        let cooldown = self.cooldown(now, unit, &lead, &leave.reason);
+        let is_short = self.lasted(now.since(lead.started));
+        let cooldown = match leave.reason {
+            ResignReason::WorkReturned => self.rest(unit, is_short),
+            _ => self.cooldown(unit),
+        };
         // The store's lease ends later than ours. Until then nobody else can lead.
         let until = lead.valid_until + self.timing.margin;
         let (fence, then) = (lead.fence, Then::CoolDown(cooldown));
@@ -817,24 +827,32 @@ impl Machine {
         };
     }
 
-    fn cooldown(
-        &mut self,
-        now: BootTime,
-        unit: &mut dyn FnMut() -> f64,
-        lead: &Lead,
-        reason: &ResignReason,
-    ) -> Duration {
-        // It did what it had to, and others may come first.
-        if matches!(reason, ResignReason::WorkReturned) {
-            return 2 * self.pause(unit);
-        }
-        if self.timing.cooldown_max <= now.since(lead.started) {
+    /// A term is over that lasted so long, however it ended. Whether that was less than a lease: it gave little for
+    /// what a change of leaders may cost.
+    fn lasted(&mut self, time: Duration) -> bool {
+        if self.timing.cooldown_max <= time {
             self.resigned = 0;
         }
-        let doubled = 2_u32.checked_pow(self.resigned);
+        let is_short = time < self.timing.lease;
+        if !is_short {
+            self.returned = 0;
+        }
+        is_short
+    }
+
+    /// For how long a leader stays away whose work has done what it had to: others may come first. Work that never
+    /// has anything to do is not begun again and again for that.
+    fn rest(&mut self, unit: &mut dyn FnMut() -> f64, is_short: bool) -> Duration {
+        let first = 2 * self.pause(unit);
+        let time = doubled(first, self.returned, first.max(self.timing.cooldown_max));
+        self.returned = self.returned.saturating_add(is_short.into());
+        time
+    }
+
+    /// For how long a leader stays away that left for anything else.
+    fn cooldown(&mut self, unit: &mut dyn FnMut() -> f64) -> Duration {
+        let time = doubled(self.timing.cooldown, self.resigned, self.timing.cooldown_max);
         self.resigned = self.resigned.saturating_add(1);
-        let time = doubled.and_then(|times| self.timing.cooldown.checked_mul(times));
-        let time = time.map_or(self.timing.cooldown_max, |time| time.min(self.timing.cooldown_max));
         // `Duration::MAX` is never, and there is no more than that.
         let time = Duration::try_from_secs_f64(time.as_secs_f64() * (0.8 + 0.4 * unit()));
         time.unwrap_or(Duration::MAX).max(self.timing.retry)
@@ -906,6 +924,12 @@ impl Machine {
             self.effects.push(Effect::Leader(leader));
         }
     }
+}
+
+/// That time, doubled so often, and no more than the most.
+fn doubled(time: Duration, times: u32, most: Duration) -> Duration {
+    let doubled = 2_u32.checked_pow(times).and_then(|times| time.checked_mul(times));
+    doubled.map_or(most, |time| time.min(most))
 }
 
 /// The same, or a wait until `at` if that is sooner.

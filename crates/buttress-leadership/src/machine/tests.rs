@@ -289,6 +289,72 @@ fn one_that_only_looks_looks_no_more_often_than_it_would_ask() {
     }
 }
 
+/// How a term ends that lasts so long.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Returns,
+    Resigns,
+    IsLost,
+}
+
+impl Run {
+    /// Does all that is to be done until then, to a store that says yes to all. What is to be told of it may wait.
+    fn goes_on(&mut self, until: BootTime, unit: f64, fences: &mut u64) {
+        loop {
+            match self.machine.advance(self.now, &mut || unit, STILL) {
+                Step::Call(op) => {
+                    self.machine.began(op, self.now);
+                    let mut mine = |next: u64| {
+                        *fences += next;
+                        record(&self.me, *fences, secs(15))
+                    };
+                    let answer = match op {
+                        Op::Acquire => Answer::Acquired(mine(1)),
+                        Op::Renew(_) => Answer::Renewed(mine(0)),
+                        Op::Release(_) => Answer::Released,
+                        Op::Inspect => Answer::Inspected(None),
+                    };
+                    self.machine.answer(self.now, &mut || unit, answer);
+                }
+                Step::Wait(next) if self.now < until => {
+                    self.now = next.map_or(until, |next| next.min(until));
+                }
+                Step::Wait(_) => return,
+                Step::Stop => unreachable!("nobody has stopped it"),
+            }
+        }
+    }
+}
+
+/// For how long one stays away after each of those terms.
+fn stays_away(config: &LeaseConfig, unit: f64, terms: &[(Duration, Ends)]) -> Vec<Duration> {
+    let (mut run, mut fences) = (Run::new(config), 0);
+    let mut away = Vec::new();
+    for (length, ends) in terms {
+        while !matches!(run.machine.phase, Phase::Leading(_)) {
+            run.goes_on(run.now + millis(1), unit, &mut fences);
+        }
+        run.goes_on(run.now + *length, unit, &mut fences);
+        match ends {
+            Ends::Returns => run.machine.resign(run.now, ResignReason::WorkReturned),
+            Ends::Resigns => run.machine.resign(run.now, ResignReason::Operator),
+            Ends::IsLost => run.machine.end(run.now, &mut || unit, TermEnd::Lost { by: None }),
+        }
+        run.goes_on(run.now, unit, &mut fences);
+        away.push(run.machine.cools_until().map_or(Duration::ZERO, |until| until - run.now));
+    }
+    away
+}
+
+#[test]
+fn work_that_returns_at_once_is_begun_less_and_less_often_until_a_term_lasts() {
+    let (short, long) = ((millis(100), Ends::Returns), (secs(15), Ends::Returns));
+    let mut terms = vec![short; 11];
+    terms.extend([long, short, short, (secs(15), Ends::IsLost), short]);
+    let expected = [2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 2, 2, 4, 0, 2].map(secs);
+    assert_eq!(stays_away(&config(), 0.0, &terms), expected);
+}
+
 fn some_time() -> impl Strategy<Value = Duration> {
     prop_oneof![
         Just(Duration::ZERO),
@@ -338,6 +404,45 @@ proptest! {
         let reach = (BootTime::from_nanos(u64::MAX) - run.now).as_secs_f64();
         let within = |share: f64| (first * share).max(1.0).min(reach);
         prop_assert!(within(0.8) * 0.999 <= away && away <= within(1.2) * 1.001, "{away} of {first}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn who_comes_back_when_is_what_its_terms_were_like(
+        terms in proptest::collection::vec(
+            (prop_oneof![3 => 0_u64..15, 2 => 15_u64..60, 1 => 60_u64..100], prop_oneof![
+                4 => Just(Ends::Returns),
+                2 => Just(Ends::Resigns),
+                1 => Just(Ends::IsLost),
+            ]),
+            1..12,
+        ),
+    ) {
+        let config = config().cooldown(secs(7), secs(60));
+        let terms: Vec<_> = terms.into_iter().map(|(length, ends)| (secs(length), ends)).collect();
+        let away = stays_away(&config, 0.5, &terms);
+        for (n, (_, ends)) in terms.iter().enumerate() {
+            // Those that count: since the last one that lasted, this one among them.
+            let since = |least| {
+                let lasted = terms[..=n].iter().rposition(|(length, _)| secs(least) <= *length);
+                &terms[lasted.unwrap_or(0)..n]
+            };
+            let lasted = |least: u64| move |(length, _): &&(Duration, Ends)| *length < secs(least);
+            let (base, times) = match ends {
+                Ends::Returns => {
+                    let short = since(15).iter().filter(lasted(15));
+                    (2.2, short.filter(|(_, ends)| matches!(ends, Ends::Returns)).count())
+                }
+                Ends::Resigns => {
+                    let left = since(60).iter();
+                    (7.0, left.filter(|(_, ends)| matches!(ends, Ends::Resigns)).count())
+                }
+                Ends::IsLost => (0.0, 0),
+            };
+            let expected = (base * 2_f64.powi(times as i32)).min(60.0);
+            prop_assert!((away[n].as_secs_f64() - expected).abs() < 0.001, "{n}: {away:?}");
+        }
     }
 }
 
