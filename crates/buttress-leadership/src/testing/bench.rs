@@ -211,19 +211,29 @@ impl<'a, S: Subject> Bench<'a, S> {
 
 /// All answers of futures that run at the same time.
 pub(super) async fn at_once<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    some_at_once(usize::MAX, futures).await
+}
+
+/// All answers of futures of which so many run at the same time. The others begin when one of those is ready.
+pub(super) async fn some_at_once<F: Future>(
+    many: usize,
+    futures: impl IntoIterator<Item = F>,
+) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(|one| (Box::pin(one), None)).collect();
     poll_fn(|cx| {
+        let mut pending = 0;
         for (one, answer) in &mut running {
-            if answer.is_none()
-                && let Poll::Ready(done) = one.as_mut().poll(cx)
-            {
-                *answer = Some(done);
+            if pending == many {
+                break;
+            }
+            if answer.is_none() {
+                match one.as_mut().poll(cx) {
+                    Poll::Ready(done) => *answer = Some(done),
+                    Poll::Pending => pending += 1,
+                }
             }
         }
-        match running.iter().all(|(_, answer)| answer.is_some()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
+        if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
     running.into_iter().filter_map(|(_, answer)| answer).collect()

@@ -1,12 +1,12 @@
 //! The cases. Each is an `async fn` whose name is its moral, in the order of the rules.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
     Case, Report, Start, Subject,
-    bench::{Bench, Fault, Verdict, at_once, dropped_after, ensure},
+    bench::{Bench, Fault, Verdict, at_once, dropped_after, ensure, some_at_once},
 };
 use crate::{
     AcquireOutcome, AcquireRequest, FencingToken, Identity, LeaseName, LeaseRecord, LeaseStore,
@@ -16,21 +16,27 @@ use crate::{
 macro_rules! cases {
     ($($rule:literal: $($moral:ident),+;)+) => {
         pub(super) async fn run<S: Subject>(subject: &S) -> Report {
-            let mut report = Report::default();
+            let mut cases = Vec::new();
+            let mut trials: Vec<Trial<'_>> = Vec::new();
             for start in [Start::New, Start::Used] {
                 $($({
-                    let case = Case { rule: $rule, moral: stringify!($moral), start };
-                    let verdict = match Bench::new(subject, start).await {
-                        Ok(bench) => $moral(&bench).await,
-                        Err(fault) => Err(fault),
-                    };
-                    report.note(case, verdict.map_err(|fault| fault.0));
+                    cases.push(Case { rule: $rule, moral: stringify!($moral), start });
+                    trials.push(Box::pin(async move {
+                        $moral(&Bench::new(subject, start).await?).await
+                    }));
                 })+)+
+            }
+            let mut report = Report::default();
+            for (case, verdict) in cases.into_iter().zip(some_at_once(subject.at_once(), trials).await) {
+                report.note(case, verdict.map_err(|fault| fault.0));
             }
             report
         }
     };
 }
+
+/// A case that runs once it is polled.
+type Trial<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
 cases! {
     1: a_lease_that_nobody_holds_goes_to_whoever_asks,

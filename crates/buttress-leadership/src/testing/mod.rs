@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! A store with a server runs in [`RealTime`], with leases as short as it grants, for some minutes.
+//! A store with a server runs in [`RealTime`], with leases as short as it grants, for a minute or less.
 
 use std::{fmt, time::Duration};
 
@@ -77,6 +77,12 @@ pub trait Subject: Sync {
     /// How often the cases that several race in are repeated. A hundred times unless set.
     fn rounds(&self) -> usize {
         100
+    }
+
+    /// How many cases run at the same time. One unless set: time that passes for one passes for all of them where a
+    /// test sets the clock.
+    fn at_once(&self) -> usize {
+        1
     }
 
     /// Lets time pass, for the store too.
@@ -167,6 +173,10 @@ impl<S: LeaseStore> Subject for RealTime<S> {
 
     fn store(&self) -> &S {
         &self.store
+    }
+
+    fn at_once(&self) -> usize {
+        8
     }
 
     async fn pass(&self, time: Duration) {
