@@ -404,7 +404,7 @@ impl<S: LeaseStore> Driver<S> {
             .then(|| leadership.shared.probe.spawn(&runtime, &leadership.shared));
         let machine = Machine::new(&config, can.watch, now);
         leadership.shared.counters.running.store(1, Relaxed);
-        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime, can.expiry));
+        let vigil = policy.map(|policy| Vigil::new(policy, &config, &runtime, can));
         Self {
             store,
             config,

@@ -113,6 +113,9 @@ pub enum ServerClock {
     /// The wall clock: when that is set forward, leases end too early, and there may be two leaders, whom
     /// only their tokens tell apart.
     Wall,
+    /// One that nobody sets, and of which it tells no time: the times of a record are of the process that has asked,
+    /// when *it* saw what.
+    Untold,
     /// None: it does not decide.
     None,
 }

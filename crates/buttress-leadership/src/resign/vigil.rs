@@ -17,7 +17,8 @@ use super::{
     policy::{Ask, CORRELATED_HOLDERS, LEAST_HOLD, Signal, Source},
 };
 use crate::{
-    Expiry, FencingToken, Identity, LeaseConfig, LeaseRecord, ResignReason, StoreTime,
+    Expiry, FencingToken, Identity, LeaseConfig, LeaseRecord, ResignReason, ServerClock,
+    StoreCapabilities, StoreTime,
     clock::nanos,
     foreign::{guarded, text_of},
     planted::{Plant, is_planted},
@@ -81,7 +82,7 @@ impl Vigil {
         policy: ResignPolicy,
         config: &LeaseConfig,
         runtime: &Handle,
-        expiry: Expiry,
+        can: StoreCapabilities,
     ) -> Self {
         let ResignPolicy { settings, signals } = policy;
         let rules = Rules {
@@ -93,6 +94,7 @@ impl Vigil {
             last_resort_after: settings.last_resort(config),
         };
         let now = edge::now();
+        let tells_time = can.expiry != Expiry::Observed && can.server_clock != ServerClock::Untold;
         // Those that decide come first, so that the judge knows them by the same numbers.
         let (deciding, advisory): (Vec<_>, Vec<_>) =
             signals.into_iter().partition(|signal| signal.role != SignalRole::Advisory);
@@ -106,7 +108,7 @@ impl Vigil {
             judge,
             log: TermLog::default(),
             told: None,
-            store_time: (expiry != Expiry::Observed).then(|| (StoreTime::default(), now)),
+            store_time: tells_time.then(|| (StoreTime::default(), now)),
             next: now,
             settings,
         }
