@@ -59,8 +59,8 @@ const NEEDS: &[Need] = &[
         // Debian has what all files import in a package of its own.
         probe: Probe::Runs("protoc", "-o/dev/null google/protobuf/descriptor.proto"),
         from: From::Debian("protobuf-compiler libprotobuf-dev"),
-        why: "the client of etcd that the tests have is built with it",
-        steps: &[Step::Clippy, Step::Tests],
+        why: "the client of etcd is built with it",
+        steps: &[Step::Clippy, Step::Docs, Step::Tests, Step::Features],
         spared: false,
     },
     Need {

@@ -24,6 +24,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-fallback", PATTERN),
     ("buttress-http", HTTP),
     ("buttress-leadership", LEADERSHIP),
+    ("buttress-lease-etcd", LEASE_ETCD),
     ("buttress-lease-kubernetes", LEASE_KUBERNETES),
     ("buttress-lease-postgres", LEASE_POSTGRES),
     ("buttress-lease-redis", LEASE_REDIS),
@@ -68,6 +69,24 @@ const LEADERSHIP: Role = Role {
         under("cfg(unix)", "rustix", "the clock that counts suspend"),
         under("cfg(not(buttress_loom))", "arc-swap", "the term that a request is let in by"),
         under("cfg(buttress_loom)", "loom", "models of what is shared"),
+    ]),
+};
+
+const LEASE_ETCD: Role = Role {
+    law: "a store knows leadership and its own client, and no other store",
+    may: Some(&[
+        always("buttress-leadership", "the `LeaseStore` trait"),
+        always("etcd-client", "the client"),
+        always("futures-core", "the `Stream` of changes"),
+        always(
+            "hyper",
+            "the connection beneath the client, which whoever waits serves, and TLS stands under",
+        ),
+        always("hyper-util", "tokio beneath hyper"),
+        always("tokio", "net, sync and time: its connections, and who waits for which"),
+        always("tonic", "the client's bodies and codes"),
+        always("tower", "the box that the client takes a connection in"),
+        always("tower-service", "the `Service` that such a connection is"),
     ]),
 };
 
@@ -182,6 +201,7 @@ const FACADE: Role = Role {
         optional("buttress-fallback", "a pattern"),
         optional("buttress-http", "HTTP's classes, bodies and adapters"),
         optional("buttress-leadership", "a pattern"),
+        optional("buttress-lease-etcd", "a store of leases"),
         optional("buttress-lease-kubernetes", "a store of leases"),
         optional("buttress-lease-postgres", "a store of leases"),
         optional("buttress-lease-redis", "a store of leases"),

@@ -96,6 +96,7 @@
 //! | `reqwest`, `tonic` | the adapters for reqwest and for tonic's channel, and their errors | no |
 //! | `breaker`, `bulkhead`, `deadline`, `fallback`, `retry` | each pattern alone | by `standard` |
 //! | `leadership` | [`LeadershipLayer`], and the [`Elector`] of one leader among many processes | no |
+//! | `lease-etcd` | [`lease_etcd`]: leases in etcd. Its build wants `protoc` | no |
 //! | `lease-kubernetes` | [`lease_kubernetes`]: leases in the API of Kubernetes | no |
 //! | `lease-postgres` | [`lease_postgres`]: leases in a table, with the database that is there anyway | no |
 //! | `lease-redis` | [`lease_redis`]: leases in Redis or Valkey, which may forget them | no |
@@ -140,6 +141,8 @@ pub use buttress_leadership::{
     self as leadership, Elector, Identity, LeaderTerm, Leadership, LeadershipLayer,
     LeadershipService, LeaseConfig, LeaseName, LeaseStore, Lock, NotLeading, ResignPolicy,
 };
+#[cfg(feature = "lease-etcd")]
+pub use buttress_lease_etcd as lease_etcd;
 #[cfg(feature = "lease-kubernetes")]
 pub use buttress_lease_kubernetes as lease_kubernetes;
 #[cfg(feature = "lease-postgres")]
