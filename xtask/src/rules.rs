@@ -100,7 +100,10 @@ const LEASE_KUBERNETES: Role = Role {
         always("hyper-util", "the client's errors: whether anything was sent"),
         always("k8s-openapi", "the type of a lease"),
         always("kube", "the client"),
-        always("tokio", "time: a watch that says nothing ends"),
+        always(
+            "tokio",
+            "sync and time: one call after the other, and a watch that says nothing ends",
+        ),
     ]),
 };
 

@@ -125,7 +125,7 @@ impl Way {
     ) -> Result<T, Why> {
         let mut forget = Forget(Some(self));
         let done = call.await.map_err(Why::from);
-        if done.as_ref().map_or_else(Why::is_answer, |_| true) {
+        if done.as_ref().map_or_else(Why::leaves_client, |_| true) {
             forget.0 = None;
         }
         done

@@ -196,9 +196,13 @@ impl Why {
         matches!(self, Self::Kube(ClientError::Api(status)) if status.code == 409)
     }
 
-    /// That the server has answered: the next call may go the same way.
-    pub(crate) fn is_answer(&self) -> bool {
-        matches!(self, Self::Kube(ClientError::Api(_) | ClientError::SerdeError(_)))
+    /// Whether the next call may go the same way. Who is not let in any more may be with a token that is read anew.
+    pub(crate) fn leaves_client(&self) -> bool {
+        match self {
+            Self::Kube(ClientError::Api(status)) => status.code != 401,
+            Self::Kube(ClientError::SerdeError(_)) => true,
+            _ => false,
+        }
     }
 }
 

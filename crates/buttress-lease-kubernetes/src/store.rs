@@ -13,6 +13,7 @@ use buttress_leadership::{
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, Config, api::PostParams};
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
     connect::{Place, Way},
@@ -21,7 +22,7 @@ use crate::{
     object::{self, Kept, Micros},
 };
 
-/// Leases in the API of Kubernetes. Clones share the client.
+/// Leases in the API of Kubernetes. Clones share the client, by which calls go one after the other.
 ///
 /// Give each elector a store of its own if a process has several.
 ///
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     place: Place,
     way: Way,
     wake: bool,
+    /// Whose call it is. They go one after the other, so that what is seen is not older than what was seen before.
+    turn: AsyncMutex<()>,
     /// What candidates see: it is for them to decide that a lease is over.
     observed: Observations,
     /// What this store has written last.
@@ -218,11 +221,16 @@ impl KubernetesOptions {
     #[must_use]
     pub fn open_later(self) -> KubernetesStore {
         let place = Place::of(&self.way, self.namespace);
-        let observed = Observations::new(self.clock);
-        let (written, foreign) = (Mutex::default(), Mutex::default());
-        let (way, wake) = (self.way, self.wake);
         KubernetesStore {
-            shared: Arc::new(Shared { place, way, wake, observed, written, foreign }),
+            shared: Arc::new(Shared {
+                place,
+                way: self.way,
+                wake: self.wake,
+                turn: AsyncMutex::default(),
+                observed: Observations::new(self.clock),
+                written: Mutex::default(),
+                foreign: Mutex::default(),
+            }),
         }
     }
 }
@@ -240,6 +248,7 @@ impl fmt::Debug for KubernetesOptions {
 
 impl Shared {
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, Failure> {
+        let _turn = self.turn.lock().await;
         let (name, leases) = (request.name, self.leases(request.name)?);
         let mut has_written = false;
         for _ in 0..TRIES {
@@ -267,6 +276,7 @@ impl Shared {
     }
 
     async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, Failure> {
+        let _turn = self.turn.lock().await;
         let RenewRequest { name, identity, fence, .. } = request;
         let written = self.write(name, identity, fence, |kept| kept.renewed(&request)).await?;
         Ok(match written {
@@ -276,6 +286,7 @@ impl Shared {
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, Failure> {
+        let _turn = self.turn.lock().await;
         let ReleaseRequest { name, identity, fence, .. } = request;
         let memo = request.memo.map(|memo| &memo[..]);
         let written = self.write(name, identity, fence, |kept| kept.released(memo)).await?;
@@ -290,6 +301,7 @@ impl Shared {
     }
 
     async fn inspect(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, Failure> {
+        let _turn = self.turn.lock().await;
         let found = self.get(&self.leases(name)?, name).await?;
         Ok(found.and_then(|found| self.had(name, found)))
     }

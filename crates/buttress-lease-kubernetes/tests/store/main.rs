@@ -2,6 +2,7 @@
 //! and beside candidates of client-go.
 #![cfg(unix)]
 
+mod connections;
 mod objects;
 mod rules;
 mod server;
