@@ -103,7 +103,8 @@ pub struct LeaseConfig {
     /// that stands still is not waited for.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub drain_timeout: Duration,
-    /// How long it then waits for what it dropped to be gone. 1 s by default.
+    /// How long it then waits for what it dropped to be gone, while it holds the lease. 1 s by default, and at most
+    /// `lease_duration`: what is not gone by then may never be, as on a runtime that stands still.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cancel_grace: Duration,
     /// What it does if something is still there.
@@ -206,7 +207,8 @@ impl LeaseConfig {
 
     /// Sets how long a lease is, and with it `renew_interval`, `retry_period` and `operation_timeout`: in the
     /// proportions of the defaults, a third, a fifteenth and a sixth. A margin that is not set follows by
-    /// itself. How long work may take to end, and a cool-down, have nothing to do with it.
+    /// itself. How long work may take to end, and a cool-down, have nothing to do with it, but that `cancel_grace` may
+    /// be too long for a lease that is short.
     ///
     /// ```
     /// use buttress_leadership::{LeaseConfig, LeaseName};
@@ -384,6 +386,15 @@ impl LeaseConfig {
             "probe_deadline",
             "be at least 100ms, or a runtime that is merely busy is taken for one that stands still",
         )?;
+        require(
+            self.cancel_grace <= lease,
+            "cancel_grace",
+            format_args!(
+                "be at most `lease_duration`, or a leader whose runtime stands still holds on for as long (is {:?}, \
+                 at most {lease:?})",
+                self.cancel_grace
+            ),
+        )?;
         check_payload(&self.payload)?;
         let (cooldown, max) = (self.cooldown, self.cooldown_max);
         let must = format_args!("be at least `cooldown` ({max:?} < {cooldown:?})");
@@ -552,6 +563,27 @@ mod tests {
         assert!(why(config().cooldown(secs(9), secs(8))).contains("(8s < 9s)"));
         let said = config().check_min_remaining(secs(7)).unwrap_err().to_string();
         assert!(said.contains("(7s >= 7s)"), "{said}");
+    }
+
+    #[test]
+    fn a_lease_that_is_held_for_what_does_not_end_is_refused() {
+        for (grace, works) in [
+            (Duration::ZERO, true),
+            (secs(15), true),
+            (millis(15_001), false),
+            (secs(3_600), false),
+            (Duration::MAX, false),
+        ] {
+            let refused = refused(&config().drain(Duration::MAX, grace));
+            assert_eq!(refused, if works { "nothing" } else { "cancel_grace" }, "{grace:?}");
+        }
+        let hour = config().drain(secs(10), secs(3_600)).check().unwrap_err().to_string();
+        assert!(
+            hour.contains("`lease_duration`") && hour.contains("(is 3600s, at most 15s)"),
+            "{hour}"
+        );
+        let three = config().drain(secs(10), secs(4)).scaled_to(secs(3));
+        assert_eq!(refused(&three), "cancel_grace");
     }
 
     // kubernetes/kubernetes#65666

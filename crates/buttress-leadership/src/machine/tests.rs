@@ -163,6 +163,33 @@ fn work_that_stands_still_is_not_waited_for_whatever_its_leader_leaves_for() {
     }
 }
 
+#[test]
+fn whatever_passes_the_check_a_runtime_that_stands_still_is_held_on_to_for_no_longer_than_a_lease()
+{
+    let mut graces =
+        [3_600, 60, 16, 15].map(|grace| config().drain(Duration::MAX, secs(grace))).into_iter();
+    let longest = graces.find(|config| config.check().is_ok()).unwrap();
+    let mut run = leads(&longest);
+    run.machine.resign(run.now, ResignReason::StuckRuntime);
+    run.machine.stuck(true);
+    let stood_still = run.now;
+    let mut renewed = run.now;
+    while matches!(run.machine.phase, Phase::Leaving(..)) {
+        match run.machine.advance(run.now, &mut || 0.0, WORK) {
+            Step::Call(Op::Renew(fence)) => {
+                run.machine.began(Op::Renew(fence), run.now);
+                let mine = record(&run.me, 1, secs(15));
+                run.machine.answer(run.now, &mut || 0.0, Answer::Renewed(mine));
+                renewed = run.now;
+            }
+            Step::Wait(Some(until)) => run.now = until,
+            step => panic!("{step:?}"),
+        }
+    }
+    assert!(renewed - stood_still <= secs(15), "{:?}", renewed - stood_still);
+    assert_eq!(run.machine.state(), State::CoolDown, "it holds, and renews no more");
+}
+
 // patroni/patroni#2787
 #[test]
 fn a_lease_that_was_led_with_is_not_led_with_again() {
@@ -372,6 +399,7 @@ proptest! {
         unit in 0.0_f64..1.0,
     ) {
         let (first, max, probe) = (first.min(max), first.max(max), probe.max(millis(100)));
+        let grace = grace.min(secs(15));
         let config = config().drain(drain, grace).cooldown(first, max).probe_deadline(probe);
         prop_assert_eq!(config.check(), Ok(()));
         let mut run = leads(&config);
