@@ -63,21 +63,29 @@ pub(crate) fn vacant(name: &LeaseName) -> Lease {
     Lease { metadata, spec: Some(LeaseSpec::default()) }
 }
 
-/// Whether an object may have that name.
-pub(crate) fn check(name: &str, what: &str, dots: bool) -> Result<(), Why> {
-    let is_label = |label: &str| {
-        let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !label.is_empty() && label.chars().all(is_inner) && label.trim_matches('-') == label
-    };
-    if name.split(if dots { '.' } else { '/' }).all(is_label) {
+/// Refuses what would be no object's name, and might be another path.
+pub(crate) fn check_name(name: &LeaseName) -> Result<(), Why> {
+    if name.as_str().split('.').all(is_label) {
         return Ok(());
     }
-    let dots = if dots { ", `-` and `.`" } else { " and `-`" };
-    Err(format!(
-        "Kubernetes takes no {what} {name:?}: it has lower-case letters, digits{dots}, and begins and ends with a \
-        letter or a digit"
-    )
-    .into())
+    let name = name.as_str();
+    Err(format!("Kubernetes takes no name {name:?}: it is {LABEL}, or some with dots between")
+        .into())
+}
+
+/// The same of a namespace.
+pub(crate) fn check_namespace(name: &str) -> Result<(), Why> {
+    if is_label(name) {
+        return Ok(());
+    }
+    Err(format!("Kubernetes takes no namespace {name:?}: it is {LABEL}").into())
+}
+
+const LABEL: &str = "letters in lower case, digits and `-`, a letter or digit at both ends";
+
+fn is_label(text: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty() && text.chars().all(is_inner) && text.trim_matches('-') == text
 }
 
 // === impl Kept ===

@@ -419,13 +419,13 @@ impl Shared {
 
     /// What is none would be another path, if not a refusal.
     fn check(&self, name: &LeaseName) -> Result<(), Why> {
-        object::check(self.place.namespace(), "namespace", false)?;
-        object::check(name.as_str(), "name", true)
+        object::check_namespace(self.place.namespace())?;
+        object::check_name(name)
     }
 
     /// Whether there is such an API.
     async fn look(&self) -> Result<(), Failure> {
-        object::check(self.place.namespace(), "namespace", false)?;
+        object::check_namespace(self.place.namespace())?;
         let client = self.way.client()?;
         let group =
             self.way.carry(client.list_api_group_resources("coordination.k8s.io/v1")).await?;

@@ -2,7 +2,10 @@
 //! and beside candidates of client-go.
 #![cfg(unix)]
 
+mod clientgo;
 mod connections;
+mod election;
 mod objects;
 mod rules;
 mod server;
+mod terms;
