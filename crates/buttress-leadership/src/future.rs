@@ -1,4 +1,5 @@
 use std::{
+    cell::RefCell,
     fmt,
     future::poll_fn,
     pin::{Pin, pin},
@@ -7,7 +8,7 @@ use std::{
 };
 
 use buttress_core::{
-    BoxError, Class, ErrorsAsFailures, Fence, Observe, Permit, Rejected, TermOver, edge,
+    BoxError, Class, ErrorsAsFailures, Fence, Observe, Permit, Rejected, TermOver,
     ready::poll_holding,
     timer::{Alarm, poll_within},
 };
@@ -159,15 +160,20 @@ impl Watch {
             if held.check(*this.min_remaining).is_err() {
                 return Poll::Ready(Err(held.fence()));
             }
-            let valid_until = held.valid_until();
-            let until = match *this.until {
-                Some((of, until)) if of == valid_until => until,
-                _ => edge::now() + held.remaining(),
-            };
-            *this.until = Some((valid_until, until));
             (*this.is_polled, *this.min_remaining) = (true, Duration::ZERO);
-            let inner = pin!(poll_fn(|cx| poll_holding(permit, future.as_mut(), cx)));
-            match poll_within(inner, this.alarm.as_mut(), || Some(until), cx) {
+            // Both of what follows need it, one after the other.
+            let lent = RefCell::new(&mut *permit);
+            let inner =
+                pin!(poll_fn(|cx| poll_holding(&mut lent.borrow_mut(), future.as_mut(), cx)));
+            // Only what is pending needs to know when to look again.
+            let until = || {
+                let permit = lent.borrow();
+                let held = permit.as_ref().expect("it has not answered");
+                let valid_until = held.valid_until();
+                let until = this.until.filter(|(of, _)| *of == valid_until);
+                Some(this.until.insert(until.unwrap_or_else(|| (valid_until, held.up()))).1)
+            };
+            match poll_within(inner, this.alarm.as_mut(), until, cx) {
                 Poll::Ready(Some(answered)) => return Poll::Ready(Ok(answered)),
                 // It is time to look again: the term may have been renewed.
                 Poll::Ready(None) => {

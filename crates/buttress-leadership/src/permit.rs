@@ -1,6 +1,7 @@
 use std::{fmt, time::Duration};
 
-use tokio::sync::futures::OwnedNotified;
+use buttress_core::edge;
+use tokio::{sync::futures::OwnedNotified, time::Instant};
 
 use crate::{
     BootTime, FencingToken, Leadership, LeaseName, NotLeading,
@@ -62,6 +63,11 @@ impl TermPermit {
 
     pub(crate) fn valid_until(&self) -> BootTime {
         self.term.valid_until()
+    }
+
+    /// When its time is up by tokio's clock, as of now.
+    pub(crate) fn up(&self) -> Instant {
+        edge::now() + self.term.remaining()
     }
 
     pub(crate) fn is_over(&self) -> bool {
