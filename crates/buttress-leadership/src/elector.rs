@@ -652,13 +652,14 @@ impl<S: LeaseStore> Driver<S> {
             _ => self.payload.clone(),
         };
         let memo = self.memo.clone();
+        let seen = self.machine.highest();
         let told = (payload.clone(), memo.clone());
         let future = async move {
             let LeaseConfig { name, identity, lease_duration: ttl, .. } = &config;
             match op {
                 Op::Acquire => {
                     let request = AcquireRequest::new(name, identity, *ttl, &config.payload);
-                    store.acquire(request).await.map(|outcome| match outcome {
+                    store.acquire(request.after(seen)).await.map(|outcome| match outcome {
                         AcquireOutcome::Acquired(record) => Answer::Acquired(record),
                         AcquireOutcome::Held(record) => Answer::Held(record),
                     })

@@ -291,6 +291,11 @@ impl Machine {
         }
     }
 
+    /// The greatest token that was seen.
+    pub(crate) const fn highest(&self) -> Option<FencingToken> {
+        self.highest
+    }
+
     /// Until when it does not stand, if it cools down and knows.
     pub(crate) const fn cools_until(&self) -> Option<BootTime> {
         match self.phase {
@@ -819,7 +824,11 @@ impl Machine {
 
     fn after(&mut self, now: BootTime, then: Then) {
         self.phase = match then {
-            Then::Follow(pause) => Phase::Following { next: now + pause },
+            Then::Follow(pause) => {
+                // What it gave back itself wakes it, too.
+                self.paced = self.paced.max(now + pause);
+                Phase::Following { next: now + pause }
+            }
             Then::CoolDown(time) => {
                 let apart = now + self.timing.cooldown + self.timing.cooldown / 5;
                 Phase::Cooling { until: now + time, look: now + self.timing.retry, apart }

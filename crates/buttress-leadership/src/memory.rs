@@ -12,9 +12,9 @@ use futures_core::Stream;
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
-    AcquireOutcome, AcquireRequest, BootTime, Changes, Expiry, FencingToken, Identity, LeaseClock,
-    LeaseName, LeaseRecord, LeaseStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
-    StoreCapabilities, StoreError, StoreTime, no_changes,
+    AcquireOutcome, AcquireRequest, BootTime, Changes, Expiry, FenceSource, FencingToken, Identity,
+    LeaseClock, LeaseName, LeaseRecord, LeaseStore, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+    RenewRequest, StoreCapabilities, StoreError, StoreTime, no_changes,
 };
 
 /// A store in this process's memory: for tests, and for electors of one process. Clones share it.
@@ -100,6 +100,14 @@ impl MemoryStore {
         Self::made(self.shared.clock.clone(), self.shared.capabilities, longest)
     }
 
+    /// The same, empty, and its tokens are numbers of its writes: once it has [forgotten](Self::clear) them, they begin
+    /// anew, whatever candidates have seen. See [`FenceSource::Revision`].
+    #[must_use]
+    pub fn numbering_writes(self) -> Self {
+        let capabilities = self.shared.capabilities.fence(FenceSource::Revision);
+        Self::made(self.shared.clock.clone(), capabilities, self.shared.longest)
+    }
+
     fn made(clock: LeaseClock, capabilities: StoreCapabilities, longest: Duration) -> Self {
         let (rows, changed) = (Mutex::default(), Arc::default());
         Self { shared: Arc::new(Shared { clock, capabilities, longest, rows, changed }) }
@@ -133,11 +141,13 @@ impl MemoryStore {
         if let Some(row) = before.filter(|row| row.is_held(now)) {
             return AcquireOutcome::Held(row.read(name, now));
         }
-        let last = before.map_or(0, |row| row.fence.get());
+        let counts = self.shared.capabilities.fence == FenceSource::Counter;
+        let seen = request.after.filter(|_| counts);
+        let last = before.map(|row| row.fence).max(seen).map_or(0, FencingToken::get);
         let ttl = request.ttl.min(self.shared.longest);
         let row = Row {
             holder: Some(request.identity.clone()),
-            fence: FencingToken::new(last + 1).expect("one more is not zero"),
+            fence: FencingToken::new(last.saturating_add(1)).expect("one more is not zero"),
             ttl,
             acquired: now,
             renewed: now,

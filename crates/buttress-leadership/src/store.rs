@@ -125,11 +125,15 @@ pub enum ServerClock {
 #[non_exhaustive]
 pub enum FenceSource {
     /// A counter beside the lease. It is as durable as that is.
+    ///
+    /// A store that has forgotten it would begin anew, and whoever leads with a token that was there before is
+    /// refused by whatever has seen greater ones. So a token is greater also than what the request says that it
+    /// is to come [after](AcquireRequest::after): what candidates have seen, they remember.
     Counter,
     /// The number of the write among all writes of the store.
     Revision,
-    /// The wall clock, and never less than the one before. It grows although the store has forgotten
-    /// everything.
+    /// The wall clock, and never less than the one before, nor than what candidates have seen. It grows although
+    /// the store has forgotten everything.
     Time,
 }
 
@@ -145,6 +149,9 @@ pub struct AcquireRequest<'a> {
     pub ttl: Duration,
     /// What the holder says of itself.
     pub payload: &'a Bytes,
+    /// The greatest token that whoever asks has seen, if it has seen any. See
+    /// [`FenceSource::Counter`].
+    pub after: Option<FencingToken>,
 }
 
 /// Asks for it for another while.
@@ -280,7 +287,14 @@ impl<'a> AcquireRequest<'a> {
         ttl: Duration,
         payload: &'a Bytes,
     ) -> Self {
-        Self { name, identity, ttl, payload }
+        Self { name, identity, ttl, payload, after: None }
+    }
+
+    /// With a token that is greater than this one, where tokens are counted.
+    #[must_use]
+    pub const fn after(mut self, seen: Option<FencingToken>) -> Self {
+        self.after = seen;
+        self
     }
 }
 

@@ -105,14 +105,15 @@ macro_rules! read {
 const INSPECT: &str =
     read!("SELECT", "clock_timestamp()", "FROM buttress_leases AS l WHERE l.name = $1");
 
-/// By the server's clock without `$5` and `$6`; with them just what was seen is taken.
+/// By the server's clock without `$5` and `$6`; with them just what was seen is taken. `$7` is the greatest token
+/// that the candidate has seen.
 const ACQUIRE: &str = read!(
     "INSERT INTO buttress_leases AS l
         (name, holder, fence, revision, ttl_ms, acquired_at, renewed_at, expires_at, payload, memo)
-    SELECT $1, $2, 1, 1, $3, at, at, at + $3 * interval '1 ms', $4, ''
+    SELECT $1, $2, coalesce($7, 0) + 1, 1, $3, at, at, at + $3 * interval '1 ms', $4, ''
     FROM (SELECT clock_timestamp() AS at) AS now
     ON CONFLICT (name) DO UPDATE SET
-        holder = excluded.holder, fence = l.fence + 1, revision = l.revision + 1,
+        holder = excluded.holder, fence = greatest(l.fence, $7) + 1, revision = l.revision + 1,
         ttl_ms = excluded.ttl_ms, acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at, expires_at = excluded.expires_at, payload = excluded.payload
     WHERE l.holder IS NULL OR CASE
@@ -217,6 +218,7 @@ pub(crate) async fn acquire(
                 (&&request.payload[..], Type::BYTEA),
                 (&observed.map(|(fence, _)| fence), Type::INT8),
                 (&observed.map(|(_, revision)| revision), Type::INT8),
+                (&request.after.map(number).transpose()?, Type::INT8),
             ],
         )
         .await?;

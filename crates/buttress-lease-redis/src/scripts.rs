@@ -85,6 +85,7 @@ pub(crate) async fn acquire(
         Some((fence, revision)) => script.arg(fence).arg(revision),
         None => script.arg("").arg(""),
     };
+    script.arg(request.after.map_or(0, FencingToken::get));
     run(line, &script).await
 }
 

@@ -99,9 +99,9 @@ impl LeaseStore for SqliteStore {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
-        let AcquireRequest { name, identity, ttl, payload, .. } = request;
+        let AcquireRequest { name, identity, ttl, payload, after, .. } = request;
         let (name, identity, payload) = (name.clone(), identity.clone(), payload.clone());
-        let asked = Acquire { name, identity, ttl, payload };
+        let asked = Acquire { name, identity, ttl, payload, after };
         let call = move |db: &_, at: table::Instant<'_>| table::acquire(db, &asked, at);
         let Done { is_done, record } = self.worker.ask("acquire", |desk| desk.write(call)).await?;
         let record = record.expect("there is a record of what is held");

@@ -15,6 +15,7 @@ pub(crate) struct Acquire {
     pub(crate) identity: Identity,
     pub(crate) ttl: Duration,
     pub(crate) payload: Bytes,
+    pub(crate) after: Option<FencingToken>,
 }
 
 #[derive(Debug)]
@@ -135,7 +136,8 @@ pub(crate) fn acquire(db: &Connection, asked: &Acquire, at: Instant<'_>) -> Resu
     if let Some(row) = before.as_ref().filter(|row| row.is_held(at)) {
         return Ok(Done { is_done: false, record: Some(row.record(&asked.name, at)) });
     }
-    let last = before.as_ref().map_or(0, |row| row.fence.get());
+    let last = before.as_ref().map(|row| row.fence).max(asked.after);
+    let last = last.map_or(0, FencingToken::get);
     let row = Row {
         holder: Some(asked.identity.clone()),
         fence: token(last.checked_add(1))?,

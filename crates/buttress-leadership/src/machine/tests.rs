@@ -222,6 +222,20 @@ fn a_lease_that_was_won_unheard_counts_from_the_first_try_and_has_no_more_than_i
 }
 
 #[test]
+fn what_one_gives_back_itself_does_not_call_it_back() {
+    let mut run = leads(&config());
+    run.at(secs(12), STILL);
+    run.begins(secs(13), Op::Acquire, STILL);
+    let old = record(&run.me, 1, secs(15));
+    run.answers(millis(13_100), Answer::Acquired(old));
+    run.begins(secs(14), Op::Release(fence(1)), STILL);
+    run.answers(millis(14_100), Answer::Released);
+    // The store tells of it, to whoever waits.
+    run.machine.changed(run.time(millis(14_100)));
+    assert_eq!(run.at(millis(14_100), STILL), Step::Wait(Some(run.time(millis(19_100)))));
+}
+
+#[test]
 fn what_was_asked_for_before_the_clocks_disagreed_is_of_no_use() {
     for is_heard in [true, false] {
         let mut run = Run::new(&config());

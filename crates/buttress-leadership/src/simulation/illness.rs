@@ -181,6 +181,7 @@ impl World {
         History {
             config: config(),
             has_amnesia: false,
+            begins_anew: false,
             wakes: self.store.capabilities().watch,
             start: self.start,
             facts,

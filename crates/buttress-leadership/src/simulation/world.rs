@@ -27,8 +27,16 @@ pub(super) enum Plan {
     Weather,
     /// The store forgets everything now and then, too, or somebody deletes the record.
     Amnesia,
+    /// The same as [`Amnesia`](Self::Amnesia), and its tokens begin anew, whatever candidates remember.
+    Rollback,
     /// The same as [`Weather`](Self::Weather), and there are two hundred of them.
     Crowd,
+}
+
+impl Plan {
+    fn forgets(self) -> bool {
+        matches!(self, Self::Amnesia | Self::Rollback)
+    }
 }
 
 /// Chance for one part of the story, so that no other part changes it.
@@ -148,6 +156,7 @@ impl World {
         let skew = 0.99 * world_skew(&config) * dice.unit();
         let memory = MemoryStore::with_clock(LeaseClock::skewed(1.0 + skew));
         let memory = if dice.below(2) == 0 { memory } else { memory.without_watch() };
+        let memory = if plan == Plan::Rollback { memory.numbering_writes() } else { memory };
         let mut world = Self {
             plan,
             config,
@@ -239,7 +248,8 @@ impl World {
         tokio::task::yield_now().await;
         History {
             config: self.config.clone(),
-            has_amnesia: self.plan == Plan::Amnesia,
+            has_amnesia: self.plan.forgets(),
+            begins_anew: self.plan == Plan::Rollback,
             wakes: self.store.capabilities().watch,
             start,
             facts: self.facts.lock().expect("nobody panics").clone(),
@@ -284,8 +294,8 @@ impl World {
                     self.processes.push(new);
                 }
             }
-            90..93 if self.plan == Plan::Amnesia => self.store.inner().clear(),
-            93..96 if self.plan == Plan::Amnesia => self.store.inner().evict(&self.config.name),
+            90..93 if self.plan.forgets() => self.store.inner().clear(),
+            93..96 if self.plan.forgets() => self.store.inner().evict(&self.config.name),
             _ => {}
         }
         // Those that have stopped are no more.

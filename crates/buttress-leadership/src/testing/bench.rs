@@ -92,13 +92,30 @@ impl<'a, S: Subject> Bench<'a, S> {
     }
 
     pub(super) async fn ask(&self, who: &Identity) -> Verdict<AcquireOutcome> {
+        self.ask_after(who, None).await
+    }
+
+    async fn ask_after(
+        &self,
+        who: &Identity,
+        seen: Option<FencingToken>,
+    ) -> Verdict<AcquireOutcome> {
         let request = AcquireRequest::new(&self.name, who, self.ttl, &self.payload);
-        Ok(self.store.acquire(request).await?)
+        Ok(self.store.acquire(request.after(seen)).await?)
     }
 
     /// Takes it, and fails if somebody has it.
     pub(super) async fn take(&self, who: &Identity) -> Verdict<LeaseRecord> {
-        match self.ask(who).await? {
+        self.take_after(who, None).await
+    }
+
+    /// The same, for who has seen that token.
+    pub(super) async fn take_after(
+        &self,
+        who: &Identity,
+        seen: Option<FencingToken>,
+    ) -> Verdict<LeaseRecord> {
+        match self.ask_after(who, seen).await? {
             AcquireOutcome::Acquired(record) => {
                 ensure!(record.is_held_by(who), "acquired, by somebody else: {record:?}");
                 ensure!(record.name == self.name, "acquired, another lease: {record:?}");

@@ -9,8 +9,8 @@ use super::{
     bench::{Bench, Fault, Verdict, at_once, dropped_after, ensure, some_at_once},
 };
 use crate::{
-    AcquireOutcome, AcquireRequest, FencingToken, Identity, LeaseName, LeaseRecord, LeaseStore,
-    ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
+    AcquireOutcome, AcquireRequest, FenceSource, FencingToken, Identity, LeaseName, LeaseRecord,
+    LeaseStore, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
 };
 
 macro_rules! cases {
@@ -54,7 +54,8 @@ cases! {
         a_token_is_greater_for_the_same_holder_too,
         a_token_stays_as_long_as_its_term,
         a_release_takes_no_token_back,
-        tokens_of_many_terms_only_grow;
+        tokens_of_many_terms_only_grow,
+        a_token_that_is_counted_is_greater_than_what_the_candidate_has_seen;
     3: whoever_has_it_and_asks_again_renews_nothing,
         whoever_has_it_and_asks_again_changes_nothing,
         whoever_lost_the_answer_finds_its_term;
@@ -337,6 +338,23 @@ async fn tokens_of_many_terms_only_grow<S: Subject>(on: On<'_, '_, S>) -> Verdic
             on.free(who, record.fence).await?;
         }
     }
+    Ok(())
+}
+
+async fn a_token_that_is_counted_is_greater_than_what_the_candidate_has_seen<S: Subject>(
+    on: On<'_, '_, S>,
+) -> Verdict {
+    if on.store.capabilities().fence == FenceSource::Revision {
+        return Ok(());
+    }
+    let mine = on.take(&on.me).await?;
+    on.free(&on.me, mine.fence).await?;
+    let seen = FencingToken::new(mine.fence.get() + 1_000_000_000).expect("it is not zero");
+    let yours = on.take_after(&on.you, Some(seen)).await?;
+    ensure!(yours.fence > seen, "token {} for who has seen {seen}", yours.fence);
+    on.free(&on.you, yours.fence).await?;
+    let next = on.take(&on.me).await?.fence;
+    ensure!(next > yours.fence, "token {next} after {}", yours.fence);
     Ok(())
 }
 

@@ -110,9 +110,10 @@ impl LeaseStore for Store {
         {
             return Ok(AcquireOutcome::Held(self.record(request.name, row)));
         }
+        let seen = request.after.map_or(0, FencingToken::get);
         let row = Row {
             holder: Some(request.identity.clone()),
-            fence: before.map_or(1, |row| row.fence + 1),
+            fence: before.map_or(0, |row| row.fence).max(seen) + 1,
             revision: before.map_or(1, |row| row.revision + 1),
             ttl: request.ttl,
             payload: request.payload.clone(),

@@ -30,6 +30,7 @@ enum Planted {
     KeepsTheTokenAfterARelease,
     KeepsTheTokenAfterTheEnd,
     KeepsTheTokenForTheSameHolder,
+    DoesNotAskWhatTokenWasSeen,
     // Rule 3.
     RenewsForWhoAsksAgain,
     TakesThePayloadOfWhoAsksAgain,
@@ -178,6 +179,9 @@ impl LeaseStore for Store {
         if keeps && last > 0 {
             last -= 1;
         }
+        if !self.has(Planted::DoesNotAskWhatTokenWasSeen) {
+            last = last.max(request.after.map_or(0, FencingToken::get));
+        }
         let ttl = request.ttl;
         let said = if self.has(Planted::GrantsMoreThanItEnforces) { 2 * ttl } else { ttl };
         let mut row = Row {
@@ -319,6 +323,10 @@ async fn every_broken_rule_fails_the_case_that_is_about_it() {
         (KeepsTheTokenAfterARelease, "a_token_is_greater_after_a_release"),
         (KeepsTheTokenAfterTheEnd, "a_token_is_greater_after_the_end"),
         (KeepsTheTokenForTheSameHolder, "a_token_is_greater_for_the_same_holder_too"),
+        (
+            DoesNotAskWhatTokenWasSeen,
+            "a_token_that_is_counted_is_greater_than_what_the_candidate_has_seen",
+        ),
         (RenewsForWhoAsksAgain, "whoever_has_it_and_asks_again_renews_nothing"),
         (TakesThePayloadOfWhoAsksAgain, "whoever_has_it_and_asks_again_changes_nothing"),
         (RenewsWhatHasExpired, "what_has_expired_is_renewed_by_nobody"),

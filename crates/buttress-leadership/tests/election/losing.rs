@@ -10,9 +10,9 @@ use std::{
 
 use buttress_core::{BoxError, edge};
 use buttress_leadership::{
-    AcquireOutcome, AcquireRequest, Changes, Elector, Fault, LeaseName, LeaseRecord, LeaseStore,
-    MemoryStore, NotLeading, Operation, ReleaseOutcome, ReleaseRequest, RenewOutcome, RenewRequest,
-    ResignPolicy, StoreCapabilities, StoreError, TermEnd,
+    AcquireOutcome, AcquireRequest, Changes, Elector, Fault, FaultyStore, LeaseName, LeaseRecord,
+    LeaseStore, MemoryStore, NotLeading, Operation, ReleaseOutcome, ReleaseRequest, RenewOutcome,
+    RenewRequest, ResignPolicy, StoreCapabilities, StoreError, TermEnd,
 };
 use futures_util::StreamExt as _;
 use tokio::time::sleep;
@@ -99,7 +99,7 @@ async fn a_record_that_is_gone_ends_the_term_with_the_next_renewal() {
 // etcd-io/etcd#16028
 #[tokio::test(start_paused = true)]
 async fn nobody_leads_with_a_token_that_is_no_greater_than_one_before() {
-    let store = store();
+    let store = FaultyStore::new(MemoryStore::new().numbering_writes());
     let leader = Candidate::stands(&store, config());
     leader.leads().await;
     for _ in 0..3 {
@@ -119,6 +119,27 @@ async fn nobody_leads_with_a_token_that_is_no_greater_than_one_before() {
         _ => None,
     });
     assert_eq!(regressions.collect::<Vec<_>>(), [(1, 4), (2, 4), (3, 4), (4, 4)]);
+}
+
+// etcd-io/etcd#16028
+#[tokio::test(start_paused = true)]
+async fn tokens_that_a_store_has_forgotten_are_remembered_by_who_saw_them() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    for term in 1..=4 {
+        assert_eq!(leader.leads().await.get(), term);
+        if term < 4 {
+            store.inner().evict(&name());
+            leader.is_done().await;
+        }
+    }
+    let follower = Candidate::stands(&store.another_way(), config());
+    sleep(secs(2)).await;
+    // The one that counted is cut off as the store comes back without its data.
+    store.plan(|_| Fault::not_applied());
+    store.inner().clear();
+    assert_eq!(follower.leads().await.get(), 5);
+    assert_eq!(follower.told.terms(), ["started"], "and no smaller one was passed over");
 }
 
 // triggerdotdev/trigger.dev#4918, kuberhealthy/kuberhealthy#1533

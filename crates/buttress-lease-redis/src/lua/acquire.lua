@@ -1,5 +1,5 @@
 -- ARGV: who, for how long, what it says of itself; and the state that it has seen, fence and revision, if it is
--- not the server's clock that counts.
+-- not the server's clock that counts, or nothing; and the greatest token that it has seen, or 0.
 local is_over = not holder
 if holder and ARGV[4] == '' then
     is_over = tonumber(expires) <= now
@@ -9,8 +9,9 @@ end
 if not is_over then
     return answer(false)
 end
--- The time, so that it grows although everything before it was forgotten.
-local next = math.max((tonumber(fence) or 0) + 1, now)
+-- The time, so that it grows although everything before it was forgotten; and what candidates remember, for the
+-- time may be set back.
+local next = math.max((tonumber(fence) or 0) + 1, tonumber(ARGV[6]) + 1, now)
 if next >= 2 ^ 53 then
     return redis.error_reply('NOLEASE there is no greater token')
 end
