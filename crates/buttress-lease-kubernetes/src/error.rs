@@ -107,6 +107,12 @@ fn chain(error: &ClientError) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(first, |error| (*error).source())
 }
 
+/// Whether what came was no answer. It may be said within, by an error that does not say so itself.
+fn is_invalid(error: &io::Error) -> bool {
+    let within = || error.get_ref()?.downcast_ref();
+    error.kind() == io::ErrorKind::InvalidData || within().is_some_and(is_invalid)
+}
+
 // === impl Failure ===
 
 impl Failure {
@@ -174,10 +180,7 @@ impl Why {
             // What the network does passes. What it brings and is no answer (a certificate that does not verify)
             // may not.
             Self::Kube(error @ (ClientError::Service(_) | ClientError::HyperError(_))) => {
-                chain(error).any(|error| {
-                    let error = error.downcast_ref::<io::Error>();
-                    error.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
-                })
+                chain(error).any(|error| error.downcast_ref().is_some_and(is_invalid))
             }
             Self::Kube(_) | Self::Wrong(_) => true,
             Self::Passing(_) => false,

@@ -65,3 +65,51 @@ impl<S: Stream<Item = kube::Result<WatchEvent<Lease>>>> Stream for Told<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use buttress_core::edge;
+    use futures_util::{StreamExt, stream};
+    use kube::core::{
+        Status, TypeMeta,
+        watch::{Bookmark, BookmarkMeta},
+    };
+
+    use super::*;
+
+    fn told<S: Stream<Item = kube::Result<WatchEvent<Lease>>>>(events: S) -> Told<S> {
+        Told { events: Box::pin(events), end: Box::pin(sleep(GRACE)) }
+    }
+
+    fn held_by(holder: Option<&str>) -> Lease {
+        let mut lease = Lease::default();
+        lease.spec.get_or_insert_default().holder_identity = holder.map(str::to_owned);
+        lease
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_nobody_holds_wakes_and_an_error_ends_it() {
+        let metadata =
+            BookmarkMeta { resource_version: "7".to_owned(), annotations: Default::default() };
+        let bookmark = Bookmark { types: TypeMeta::default(), metadata };
+        let events = [
+            WatchEvent::Added(held_by(Some("a"))),
+            WatchEvent::Bookmark(bookmark),
+            WatchEvent::Modified(held_by(Some("a"))),
+            WatchEvent::Modified(held_by(Some(""))),
+            WatchEvent::Modified(held_by(None)),
+            WatchEvent::Deleted(held_by(Some("a"))),
+            WatchEvent::Error(Status::failure("too old", "Expired").with_code(410).boxed()),
+            WatchEvent::Deleted(held_by(None)),
+        ];
+        let told = told(stream::iter(events.map(Ok)));
+        assert_eq!(told.collect::<Vec<_>>().await.len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_says_nothing_ends() {
+        let before = edge::now();
+        assert_eq!(told(stream::pending()).next().await, None);
+        assert_eq!(edge::now() - before, GRACE);
+    }
+}

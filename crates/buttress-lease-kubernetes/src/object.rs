@@ -182,11 +182,11 @@ impl Kept {
 
     // === What is written over it ===
 
-    pub(crate) fn taken(self, request: &AcquireRequest<'_>) -> Result<Lease, Why> {
-        let (fence, now) = (self.next_fence()?, self.later());
+    pub(crate) fn taken(self, request: &AcquireRequest<'_>, fence: FencingToken) -> Lease {
+        let now = self.later();
         let holder = request.identity.as_str().to_owned();
         let note = Note { fence, acquired: now, holder: holder.clone() };
-        Ok(self.with(|spec, annotations| {
+        self.with(|spec, annotations| {
             spec.holder_identity = Some(holder);
             spec.lease_duration_seconds = Some(seconds(request.ttl));
             (spec.acquire_time, spec.renew_time) = (time(now), time(now));
@@ -194,7 +194,7 @@ impl Kept {
             spec.lease_transitions = Some(transitions.saturating_add(1));
             annotations.insert(TERM.to_owned(), note.to_text());
             set(annotations, PAYLOAD, request.payload);
-        }))
+        })
     }
 
     pub(crate) fn renewed(self, request: &RenewRequest<'_>) -> Lease {

@@ -268,7 +268,11 @@ impl Shared {
                 return Ok(AcquireOutcome::Held(found.record(name, seen)));
             }
             has_written = true;
-            if let Some(taken) = self.put(&leases, name, found.taken(&request)?).await? {
+            let fence = found.next_fence()?;
+            if let Some(taken) = self.put(&leases, name, found.taken(&request, fence)).await? {
+                if !taken.is_of(request.identity, fence) {
+                    return Err("it has not kept what was written".into());
+                }
                 return Ok(AcquireOutcome::Acquired(self.record(name, taken)));
             }
         }

@@ -242,6 +242,38 @@ async fn what_a_server_says_instead_of_an_answer_tells_whether_it_was_done() {
     }
 }
 
+/// As one does that a policy of the cluster has in hand.
+#[tokio::test]
+async fn a_server_that_takes_notes_away_makes_no_leader() {
+    let server = FakeKubernetes::new().await;
+    let (store, me) = (open(&server).await, Identity::generate());
+    let mine = acquired(&store, &me).await;
+    store.release(ReleaseRequest::new(lease(), &me, mine.fence)).await.unwrap();
+    let mut kept = server.lease("a").unwrap();
+    kept["spec"]["holderIdentity"] = me.as_str().into();
+    kept["metadata"]["annotations"] = serde_json::Value::Null;
+    server.lie("PUT", Lie::Text(kept.to_string()));
+    let error = acquire(&store, &me).await.unwrap_err();
+    let (kind, text) = told(&error, server.addr(), "acquire");
+    assert_eq!(kind, "fatal", "{text}");
+    assert!(text.contains("has not kept"), "{text}");
+}
+
+/// The tasks of its client have gone with their runtime.
+#[tokio::test]
+async fn a_store_that_was_opened_elsewhere_connects_anew() {
+    let server = FakeKubernetes::new().await;
+    let addr = server.addr();
+    let elsewhere = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(options(addr).open()).unwrap()
+    });
+    let store = elsewhere.join().unwrap();
+    let (kind, text) = told(&store.inspect(lease()).await.unwrap_err(), addr, "inspect");
+    assert_eq!(kind, "not applied", "{text}");
+    assert_eq!(store.inspect(lease()).await.unwrap(), None);
+}
+
 /// A conflict is an answer. One that never ends is none.
 #[tokio::test]
 async fn who_is_never_quick_enough_gives_up_and_has_done_nothing() {

@@ -9,3 +9,4 @@ mod objects;
 mod rules;
 mod server;
 mod terms;
+mod tls;
