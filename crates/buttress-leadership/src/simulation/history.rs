@@ -6,7 +6,10 @@ use tokio::time::Instant;
 
 use buttress_core::Health;
 
-use crate::{Called, LeaseConfig, Operation, ResignSettings};
+use crate::{
+    Called, FencingToken, LeaseConfig, Operation, ResignSettings,
+    testing::history::{self, Law},
+};
 
 /// A process, from its start to its end. One that is started anew is another.
 pub(super) type Who = usize;
@@ -15,43 +18,42 @@ pub(super) type Who = usize;
 pub(super) enum Fact {
     /// It leads with that token, and believes that it may until then unless it is renewed.
     Believes {
-        fence: u64,
+        fence: FencingToken,
         until: Instant,
     },
     /// It leads no more. Whether the store said so, and whether that is true, if it is what it says.
     Ended {
-        fence: u64,
+        fence: FencingToken,
         lost: Option<bool>,
     },
     Released {
-        fence: u64,
+        fence: FencingToken,
     },
     /// The process is no more.
     Gone,
     /// A request was let in, and has left.
     Admitted {
-        fence: u64,
+        fence: FencingToken,
     },
     Left {
-        fence: u64,
+        fence: FencingToken,
     },
-    /// A resource was written to, and its greatest token was that before.
+    /// A resource was written to.
     Wrote {
-        fence: u64,
+        fence: FencingToken,
         accepted: bool,
-        mark: u64,
     },
     WorkBegan {
-        fence: u64,
+        fence: FencingToken,
     },
     WorkGone {
-        fence: u64,
+        fence: FencingToken,
     },
     /// Its dependency is so from now on.
     Says(Health),
     /// Its leader leaves for that.
     Resigns {
-        fence: u64,
+        fence: FencingToken,
     },
     /// Its elector gets no time, or neither does all else, until then.
     Stopped {
@@ -88,25 +90,14 @@ pub(super) struct Promises {
     pub(super) flaps: bool,
 }
 
-/// A term, as its process saw it.
-#[derive(Debug)]
-struct Term {
-    who: Who,
-    fence: u64,
-    start: Instant,
-    /// Until when it was believed to be valid, each time that this was said.
-    until: Vec<(Instant, Instant)>,
-    ended: Option<Instant>,
-}
+type Term = history::Term<Instant>;
 
 /// A timer may be late by so much.
 const TICK: Duration = Duration::from_millis(3);
 
 impl History {
     pub(super) fn terms(&self) -> usize {
-        let mut terms: Vec<_> = self.beliefs().map(|(_, who, fence, _)| (who, fence)).collect();
-        terms.dedup();
-        terms.len()
+        self.seen().terms().len()
     }
 
     /// All of it as text.
@@ -125,50 +116,33 @@ impl History {
         })
     }
 
-    fn beliefs(&self) -> impl Iterator<Item = (Instant, Who, u64, Instant)> {
-        self.facts.iter().filter_map(|(at, who, fact)| match fact {
-            Fact::Believes { fence, until } => Some((*at, *who, *fence, *until)),
-            _ => None,
-        })
-    }
-
-    fn all_terms(&self) -> Vec<Term> {
-        let mut terms = Vec::<Term>::new();
+    /// What an all-seeing witness has of it.
+    fn seen(&self) -> history::History<Instant> {
+        let mut seen = history::History::default();
         for (at, who, fact) in &self.facts {
-            let mut last = terms.iter_mut().rev().find(|term| term.who == *who);
-            match (fact, &mut last) {
-                (Fact::Believes { fence, until }, Some(term))
-                    if term.fence == *fence && term.ended.is_none() =>
-                {
-                    term.until.push((*at, *until));
-                }
-                (Fact::Believes { fence, until }, _) => terms.push(Term {
-                    who: *who,
-                    fence: *fence,
-                    start: *at,
-                    until: vec![(*at, *until)],
-                    ended: None,
-                }),
-                (Fact::Ended { .. } | Fact::Gone, Some(term)) => {
-                    term.ended.get_or_insert(*at);
-                }
-                _ => {}
-            }
+            let fact = match *fact {
+                Fact::Believes { fence, until } => history::Fact::Believes { fence, until },
+                Fact::Ended { fence, .. } => history::Fact::Ended { fence },
+                Fact::Gone => history::Fact::Gone,
+                Fact::Admitted { fence } => history::Fact::Admitted { fence },
+                Fact::Wrote { fence, accepted } => history::Fact::Wrote { fence, accepted },
+                _ => continue,
+            };
+            seen.add(*at, *who, fact);
         }
-        terms
+        seen
     }
 
     /// What is wrong with it.
     pub(super) fn check(&self) -> Vec<String> {
-        let terms = self.all_terms();
-        let mut wrong = Vec::new();
-        if !self.has_amnesia {
-            wrong.extend(self.two_leaders(&terms));
-        }
-        wrong.extend(self.tokens(&terms));
-        wrong.extend(self.writes());
-        wrong.extend(self.requests(&terms));
-        wrong.extend(self.events());
+        let seen = self.seen();
+        let terms = seen.terms();
+        let laws = Law::ALL.into_iter().filter_map(|law| match law {
+            Law::OneLeader if self.has_amnesia => None,
+            Law::TokensGrow if self.has_amnesia => Some(Law::TokensGrowForEach),
+            law => Some(law),
+        });
+        let mut wrong: Vec<_> = laws.flat_map(|law| seen.breaches(law)).collect();
         wrong.extend(self.work(&terms));
         wrong.extend(self.losses());
         wrong.extend(self.ends(&terms));
@@ -186,98 +160,9 @@ impl History {
         wrong
     }
 
-    /// P1: nobody believes to lead while another one does.
-    fn two_leaders(&self, terms: &[Term]) -> Vec<String> {
-        let mut all: Vec<_> = terms.iter().collect();
-        all.sort_by_key(|term| term.start);
-        let mut wrong = Vec::new();
-        let mut longest: Option<&Term> = None;
-        for term in all {
-            if let Some(other) = longest
-                && other.who != term.who
-                && term.start < other.end()
-            {
-                wrong.push(format!(
-                    "P1: {} leads with {} while {} does with {}, for {:?}",
-                    term.who,
-                    term.fence,
-                    other.who,
-                    other.fence,
-                    other.end() - term.start
-                ));
-            }
-            if longest.is_none_or(|other| other.end() < term.end()) {
-                longest = Some(term);
-            }
-        }
-        wrong
-    }
-
-    /// P2: tokens grow from term to term; where the store forgot them, at least for each process.
-    fn tokens(&self, terms: &[Term]) -> Vec<String> {
-        let mut highest = BTreeMap::new();
-        let mut wrong = Vec::new();
-        for term in terms {
-            let key = if self.has_amnesia { term.who } else { 0 };
-            let before = highest.entry(key).or_insert(0);
-            if term.fence <= *before {
-                wrong.push(format!("P2: {} leads with {} after {before}", term.who, term.fence));
-            }
-            *before = term.fence.max(*before);
-        }
-        wrong
-    }
-
-    /// P3: what a resource accepts has tokens that do not fall, and what it refuses is old.
-    fn writes(&self) -> Vec<String> {
-        let mut highest = 0;
-        let mut wrong = Vec::new();
-        for (_, who, fact) in &self.facts {
-            let Fact::Wrote { fence, accepted, mark } = fact else { continue };
-            if *mark != highest || *accepted != (highest <= *fence) {
-                wrong.push(format!("P3: {who} wrote with {fence} after {highest}: {accepted}"));
-            }
-            highest = highest.max(*fence);
-        }
-        wrong
-    }
-
-    /// P4: a request is let in by a term of its process, while that is valid.
-    fn requests(&self, terms: &[Term]) -> Vec<String> {
-        let mut wrong = Vec::new();
-        for (at, who, fact) in &self.facts {
-            let Fact::Admitted { fence } = fact else { continue };
-            let term = terms.iter().find(|term| term.who == *who && term.fence == *fence);
-            if !term.is_some_and(|term| term.is_valid(*at)) {
-                let at = at.duration_since(self.start);
-                wrong.push(format!("P4: {who} let somebody in by {fence} at {at:?}"));
-            }
-        }
-        wrong
-    }
-
-    /// P5: a term begins and ends once, and the next one begins after that.
-    fn events(&self) -> Vec<String> {
-        let mut running = BTreeMap::<Who, Option<u64>>::new();
-        let mut wrong = Vec::new();
-        for (_, who, fact) in &self.facts {
-            let now = running.entry(*who).or_default();
-            match (fact, *now) {
-                (Fact::Believes { fence, .. }, None) => *now = Some(*fence),
-                (Fact::Believes { fence, .. }, Some(term)) if term == *fence => {}
-                (Fact::Ended { fence, .. }, Some(term)) if term == *fence => *now = None,
-                (Fact::Believes { .. } | Fact::Ended { .. }, term) => {
-                    wrong.push(format!("P5: {who}: {fact:?} in {term:?}"));
-                }
-                _ => {}
-            }
-        }
-        wrong
-    }
-
     /// The work of a term is gone soon after it, and before the next one's begins.
     fn work(&self, terms: &[Term]) -> Vec<String> {
-        let mut working = BTreeMap::<Who, u64>::new();
+        let mut working = BTreeMap::<Who, FencingToken>::new();
         let mut wrong = Vec::new();
         for (at, who, fact) in &self.facts {
             match fact {
@@ -325,7 +210,7 @@ impl History {
     /// A term is told to have ended by the time that it is not valid any more.
     fn ends(&self, terms: &[Term]) -> Vec<String> {
         let late = |term: &Term| {
-            let until = term.until.iter().map(|(_, until)| *until).max()?;
+            let until = term.until;
             let ended = term.ended?;
             // Clocks that run wrong make timers late by so much more.
             let late = ended.checked_duration_since(until)?;
@@ -340,7 +225,7 @@ impl History {
     /// What is given back is not used, and P6: until the cool-down is over nothing is asked that could take or
     /// change the lease.
     fn releases(&self) -> Vec<String> {
-        let mut inside = BTreeMap::<(Who, u64), i64>::new();
+        let mut inside = BTreeMap::<(Who, FencingToken), i64>::new();
         let mut wrong = Vec::new();
         for (at, who, fact) in &self.facts {
             match fact {
@@ -416,7 +301,7 @@ impl History {
 /// P8: leaders leave and come by the rules, so that they are no more changed than is of use.
 impl History {
     /// When leaders left for their signals, which, and by which token.
-    pub(super) fn resigned(&self) -> Vec<(Instant, Who, u64)> {
+    pub(super) fn resigned(&self) -> Vec<(Instant, Who, FencingToken)> {
         let resigns = self.facts.iter().filter_map(|(at, who, fact)| match fact {
             Fact::Resigns { fence } => Some((*at, *who, *fence)),
             _ => None,
@@ -426,7 +311,7 @@ impl History {
 
     /// Who led from when to when, in order.
     pub(super) fn reigns(&self, end: Instant) -> Vec<(Who, Instant, Instant)> {
-        let terms = self.all_terms().into_iter();
+        let terms = self.seen().terms().into_iter();
         terms.map(|term| (term.who, term.start, term.ended.unwrap_or(end))).collect()
     }
 
@@ -565,18 +450,4 @@ fn ill_for(says: &[(Instant, Health)], now: Instant) -> Duration {
 pub(super) fn world_skew(config: &LeaseConfig) -> f64 {
     let (lease, margin) = (config.lease_duration.as_secs_f64(), config.margin().as_secs_f64());
     margin / (2.0 * lease - margin)
-}
-
-impl Term {
-    /// When it was over: it ended, or could be believed in no more.
-    fn end(&self) -> Instant {
-        let until = self.until.iter().map(|(_, until)| *until).max().expect("there is one");
-        self.ended.map_or(until, |ended| ended.min(until))
-    }
-
-    fn is_valid(&self, at: Instant) -> bool {
-        let until =
-            self.until.iter().filter(|(said, _)| *said <= at).map(|(_, until)| *until).max();
-        until.is_some_and(|until| at < until) && self.ended.is_none_or(|ended| at <= ended)
-    }
 }

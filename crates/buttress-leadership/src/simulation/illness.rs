@@ -127,7 +127,7 @@ impl World {
         let observer = move |event: &Event| {
             let fact = match event {
                 Event::Resigning { fence, reason: ResignReason::Unhealthy(_) } => {
-                    Some(Fact::Resigns { fence: fence.get() })
+                    Some(Fact::Resigns { fence: *fence })
                 }
                 _ => None,
             };

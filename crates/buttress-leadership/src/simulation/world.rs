@@ -16,8 +16,8 @@ use tokio::{
 
 use super::history::{Fact, History, Who, world_skew};
 use crate::{
-    BootTime, Elector, Event, Fault, FaultyStore, Identity, Leadership, LeaseClock, LeaseConfig,
-    LeaseName, LeaseStore, MemoryStore, TermEnd,
+    BootTime, Elector, Event, Fault, FaultyStore, FencingToken, Identity, Leadership, LeaseClock,
+    LeaseConfig, LeaseName, LeaseStore, MemoryStore, TermEnd,
 };
 
 /// What befalls them.
@@ -108,7 +108,7 @@ struct World {
     calls: std::collections::BTreeMap<Who, Vec<crate::Called>>,
     born: Who,
     /// The greatest token that the resource has seen.
-    mark: Arc<Mutex<u64>>,
+    mark: Arc<Mutex<Option<FencingToken>>>,
 }
 
 /// One story.
@@ -198,7 +198,7 @@ impl World {
             .expect("the settings pass")
             .observe(observer)
             .lead(move |term| {
-                let working = Working::new(who, term.fence().get(), Arc::clone(&works));
+                let working = Working::new(who, term.fence(), Arc::clone(&works));
                 let (kind, time) = (dice.below(4), dice.of(10 * lease));
                 async move {
                     let _working = working;
@@ -383,7 +383,7 @@ pub(super) fn observer(
     move |event| {
         let fact = match event {
             Event::TermStarted { fence, valid_until } | Event::Renewed { fence, valid_until } => {
-                Fact::Believes { fence: fence.get(), until: comes(*valid_until) }
+                Fact::Believes { fence: *fence, until: comes(*valid_until) }
             }
             Event::TermEnded { fence, end } => {
                 let record = pin!(store.inspect(&name))
@@ -395,9 +395,9 @@ pub(super) fn observer(
                     record.is_held_by(&me) && record.fence == *fence && !record.is_expired()
                 });
                 let lost = matches!(end, TermEnd::Lost { .. }).then_some(!has);
-                Fact::Ended { fence: fence.get(), lost }
+                Fact::Ended { fence: *fence, lost }
             }
-            Event::Released { fence } => Fact::Released { fence: fence.get() },
+            Event::Released { fence } => Fact::Released { fence: *fence },
             _ => return,
         };
         facts.lock().expect("nobody panics").push((edge::now(), who, fact));
@@ -409,14 +409,14 @@ async fn requests(
     who: Who,
     leadership: Leadership,
     facts: Facts,
-    mark: Arc<Mutex<u64>>,
+    mark: Arc<Mutex<Option<FencingToken>>>,
     mut dice: Dice,
     config: LeaseConfig,
 ) {
     loop {
         sleep(dice.of(config.lease_duration)).await;
         let Ok(permit) = leadership.admit(dice.of(config.lease_duration / 10)) else { continue };
-        let fence = permit.fence().get();
+        let fence = permit.fence();
         let inside = Inside::new(who, fence, &facts);
         // Most end when they are told to. Some do not listen.
         let work = sleep(dice.of(config.lease_duration / 3));
@@ -427,10 +427,10 @@ async fn requests(
         }
         {
             let mut mark = mark.lock().expect("nobody panics");
-            let accepted = *mark <= fence;
-            let wrote = Fact::Wrote { fence, accepted, mark: *mark };
+            let accepted = *mark <= Some(fence);
+            let wrote = Fact::Wrote { fence, accepted };
             facts.lock().expect("nobody panics").push((edge::now(), who, wrote));
-            *mark = (*mark).max(fence);
+            *mark = (*mark).max(Some(fence));
         }
         drop(inside);
         drop(permit);
@@ -438,10 +438,10 @@ async fn requests(
 }
 
 /// Tells that a request has left, however it does.
-struct Inside(Who, u64, Facts);
+struct Inside(Who, FencingToken, Facts);
 
 impl Inside {
-    fn new(who: Who, fence: u64, facts: &Facts) -> Self {
+    fn new(who: Who, fence: FencingToken, facts: &Facts) -> Self {
         facts.lock().expect("nobody panics").push((edge::now(), who, Fact::Admitted { fence }));
         Self(who, fence, Arc::clone(facts))
     }
@@ -455,10 +455,10 @@ impl Drop for Inside {
 }
 
 /// Tells when work begins and when it is gone.
-struct Working(Who, u64, Facts);
+struct Working(Who, FencingToken, Facts);
 
 impl Working {
-    fn new(who: Who, fence: u64, facts: Facts) -> Self {
+    fn new(who: Who, fence: FencingToken, facts: Facts) -> Self {
         facts.lock().expect("nobody panics").push((edge::now(), who, Fact::WorkBegan { fence }));
         Self(who, fence, facts)
     }

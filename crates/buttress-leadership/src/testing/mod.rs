@@ -20,6 +20,8 @@
 //! ```
 //!
 //! A store with a server runs in [`RealTime`], with leases as short as it grants, for a minute or less.
+//!
+//! Whether a whole election went well while things were broken is for a [`history`].
 
 use std::{fmt, time::Duration};
 
@@ -29,6 +31,7 @@ use crate::{Identity, LeaseClock, LeaseName, LeaseStore};
 
 mod bench;
 mod cases;
+pub mod history;
 #[cfg(all(test, not(buttress_loom)))]
 mod observed;
 #[cfg(all(test, not(buttress_loom)))]
