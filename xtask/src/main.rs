@@ -5,6 +5,7 @@
 
 mod bench;
 mod cases;
+mod chaos;
 mod command;
 mod features;
 mod files;
@@ -50,6 +51,9 @@ enum Task {
         record: bool,
     },
 
+    /// Hold elections on real stores, break everything meanwhile, and check that they keep what they promise
+    Chaos(chaos::Chaos),
+
     /// Simulate elections for longer than the tests do, and check that there are never two leaders
     Simulate {
         /// Go on until there were so many terms
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Task::Test { steps, .. } => test(&steps),
         Task::Bench { record: true } => bench::record(),
         Task::Bench { record: false } => bench::run(),
+        Task::Chaos(chaos) => chaos::run(&chaos),
         Task::Simulate { terms, seed } => simulate::run(terms, seed),
     };
     match done {

@@ -18,6 +18,7 @@ const MEMBERS: &[(&str, Role)] = &[
     ("buttress-benches", INSIDE),
     ("buttress-breaker", PATTERN),
     ("buttress-bulkhead", PATTERN),
+    ("buttress-chaos", INSIDE),
     ("buttress-core", CORE),
     ("buttress-deadline", PATTERN),
     ("buttress-examples", INSIDE),

@@ -1,0 +1,58 @@
+//! A store by its name and its URL, for programs that leave the choice to who starts them.
+
+use buttress_leadership::{ErasedStore, Expiry, LeaseConfig, StoreError};
+use buttress_lease_postgres::PostgresOptions;
+use buttress_lease_redis::RedisOptions;
+use buttress_lease_sqlite::SqliteOptions;
+use clap::ValueEnum;
+
+/// A kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Store {
+    /// A file, whose path is the URL.
+    Sqlite,
+    /// A table.
+    Postgres,
+    /// Keys of Redis or Valkey.
+    Redis,
+}
+
+impl Store {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+        }
+    }
+
+    /// Opens it, for electors with those settings. What is not there is made. One with a server need not be reached
+    /// yet.
+    ///
+    /// # Errors
+    ///
+    /// As the store's own `open`.
+    pub async fn open(
+        self,
+        url: &str,
+        expiry: Expiry,
+        config: &LeaseConfig,
+    ) -> Result<ErasedStore, StoreError> {
+        Ok(match self {
+            Self::Sqlite => {
+                // A call waits twice at most, and is to fail before it is given up.
+                let busy = config.operation_timeout.mul_f64(0.4);
+                let options = SqliteOptions::new(url).create(true).busy_timeout(busy);
+                ErasedStore::new(options.open().await?)
+            }
+            Self::Postgres => {
+                let options = PostgresOptions::parse(url)?.expiry(expiry).create_table(true);
+                let timeout = config.operation_timeout;
+                ErasedStore::new(options.statement_timeout(timeout).open_later())
+            }
+            Self::Redis => ErasedStore::new(RedisOptions::parse(url)?.expiry(expiry).open_later()),
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! The short form of the runs, on every store, and faults of ours that they must find.
+#![cfg(target_os = "linux")]
+
+use std::{path::PathBuf, time::Duration};
+
+use buttress_chaos::{
+    arena::Arena,
+    faults::Kind,
+    run::{Plant, Run},
+    table::table,
+    verdict::Verdict,
+};
+
+/// Some faults, and not all kinds: for them there is the long form.
+const SHORT: Duration = Duration::from_secs(12);
+
+/// Set to another seed for another story.
+fn seed() -> u64 {
+    std::env::var("BUTTRESS_SEED").map_or(1, |seed| seed.parse().expect("it is a number"))
+}
+
+async fn judged(run: Run) -> Verdict {
+    let verdict = run.judged().await.unwrap_or_else(|why| panic!("{why}"));
+    println!("{}", table(&verdict));
+    verdict
+}
+
+fn leadctl() -> PathBuf {
+    env!("CARGO_BIN_EXE_leadctl").into()
+}
+
+async fn keeps_what_it_promises(arena: Arena) {
+    let (faults, leadctl) = (arena.faults().to_vec(), leadctl());
+    let run = Run { arena, faults, lasts: SHORT, seed: seed(), leadctl, plant: None };
+    let verdict = judged(run).await;
+    assert!(verdict.strikes.len() > 1 && verdict.terms > 1 && verdict.taken > 10, "it ran");
+    assert_eq!(verdict.breaches, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_by_its_own_clock_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::PostgresServer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_by_its_own_clock_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::RedisServer).await;
+}
+
+/// A leader that stands still twice, for longer than its lease.
+async fn with(plant: Plant) -> Verdict {
+    let (arena, faults, lasts) = (Arena::Sqlite, vec![Kind::Pause], Duration::from_secs(6));
+    // By this one chance has it so.
+    let seed = 60;
+    judged(Run { arena, faults, lasts, seed, leadctl: leadctl(), plant: Some(plant) }).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn candidates_that_believe_in_a_lease_for_too_long_are_found_out() {
+    let verdict = with(Plant::Generous).await;
+    assert!(verdict.breaches.iter().any(|breach| breach.starts_with("P1")), "{verdict:?}");
+    forget(&verdict);
+}
+
+/// Whoever was stopped in the middle of a write goes on with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_register_that_takes_what_is_stale_is_found_out() {
+    let verdict = with(Plant::Unfenced).await;
+    assert!(verdict.breaches.iter().any(|breach| breach.starts_with("P3")), "{verdict:?}");
+    forget(&verdict);
+}
+
+/// It was to fail: nobody need look at it.
+fn forget(verdict: &Verdict) {
+    let history = verdict.history.as_deref().expect("it is kept where something is wrong");
+    std::fs::remove_dir_all(history.parent().expect("it is in a folder")).expect("it is ours");
+}
