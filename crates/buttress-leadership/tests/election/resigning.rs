@@ -13,8 +13,8 @@ use buttress_core::{BoxError, Health, HealthSignal, Reading, Reason, Rejected, e
 use buttress_leadership::{
     AcquireOutcome, AcquireRequest, DegradedBy, Elector, Event, Expiry, LeadershipLayer, LeaseName,
     LeaseRecord, LeaseStore, MemoryStore, OnDegraded, Operation, ReleaseOutcome, ReleaseRequest,
-    RenewOutcome, RenewRequest, ResignPolicy, ResignReason, SignalRole, StoreCapabilities,
-    StoreError, StoreTime, TermEnd,
+    RenewOutcome, RenewRequest, ResignPolicy, ResignReason, ServerClock, SignalRole,
+    StoreCapabilities, StoreError, StoreTime, TermEnd,
 };
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
@@ -368,6 +368,7 @@ async fn for_what_two_others_left_nobody_leaves() {
 struct NoClock {
     store: MemoryStore,
     ahead: Duration,
+    can: StoreCapabilities,
 }
 
 impl NoClock {
@@ -383,7 +384,7 @@ impl NoClock {
 
 impl LeaseStore for NoClock {
     fn capabilities(&self) -> StoreCapabilities {
-        StoreCapabilities::new(Expiry::Observed)
+        self.can
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
@@ -414,20 +415,25 @@ impl LeaseStore for NoClock {
 #[tokio::test(start_paused = true)]
 async fn clocks_of_two_processes_are_not_compared() {
     edge::set_wall(std::time::SystemTime::UNIX_EPOCH + secs(1_000_000_000));
-    let store = MemoryStore::new().without_watch();
-    let candidate = |days: u64| {
-        let store = NoClock { store: store.clone(), ahead: secs(days * 86_400) };
-        poisoned(Elector::new(store, config()).unwrap()).spawn()
-    };
-    let many = [candidate(0), candidate(7), candidate(700)];
-    sleep(secs(3600)).await;
-    let left = many.iter().map(|one| one.leadership().metrics().resignations);
-    assert_eq!(left.sum::<u64>(), 2, "it is seen that two have left");
-    let record = store.inspect(&name()).await.unwrap().unwrap();
-    let memo = String::from_utf8(record.memo.to_vec()).unwrap();
-    for line in memo.lines().skip(1) {
-        let started: u64 = line.split('\t').nth(1).unwrap().parse().unwrap();
-        assert!((1_000_000_000..1_000_003_600).contains(&(started / 1_000_000_000)), "{memo}");
+    let own = StoreCapabilities::new(Expiry::Observed);
+    let untold = StoreCapabilities::new(Expiry::Server).server_clock(ServerClock::Untold);
+    for can in [own, untold] {
+        let store = MemoryStore::new().without_watch();
+        let candidate = |days: u64| {
+            let store = NoClock { store: store.clone(), ahead: secs(days * 86_400), can };
+            poisoned(Elector::new(store, config()).unwrap()).spawn()
+        };
+        let many = [candidate(0), candidate(7), candidate(700)];
+        sleep(secs(3600)).await;
+        let left = many.iter().map(|one| one.leadership().metrics().resignations);
+        assert_eq!(left.sum::<u64>(), 2, "it is seen that two have left");
+        let record = store.inspect(&name()).await.unwrap().unwrap();
+        let memo = String::from_utf8(record.memo.to_vec()).unwrap();
+        for line in memo.lines().skip(1) {
+            let started: u64 = line.split('\t').nth(1).unwrap().parse().unwrap();
+            let since = 1_000_000_000..1_000_008_000;
+            assert!(since.contains(&(started / 1_000_000_000)), "{memo}");
+        }
     }
 }
 
