@@ -46,9 +46,9 @@
 //!
 //! - **Members that end leases too early.** One that stood still, comes to itself, and takes itself for the cluster's
 //!   leader may end leases that another one has renewed meanwhile
-//!   ([etcd#15247](https://github.com/etcd-io/etcd/issues/15247); mended in later versions, and not in Debian 12's
-//!   3.4.23). The leader learns of it with its next renewal, and its term ends. Until then a second one may lead, whom
+//!   ([etcd#15247](https://github.com/etcd-io/etcd/issues/15247); mended in 3.4.31 and 3.5.13). The leader learns of it with its next renewal, and its term ends. Until then a second one may lead, whom
 //!   its token tells apart.
+//! - **A cluster that forgets everything** begins anew with its revisions, and so with its tokens.
 //! - **A restored snapshot** takes revisions back, and so tokens, unless it is restored with `--bump-revision`.
 //!   Whoever checks tokens refuses new leaders then: stuck, and not split.
 //!

@@ -189,7 +189,10 @@ async fn carried<T>(
 
 impl Drive {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let end = self.connection.as_mut().poll(cx);
+        // It first, so that there is something to be sent.
+        if self.connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
         let mut running = Vec::new();
         loop {
             let mut polled = mem::take(&mut *lock(&self.tasks));
@@ -200,7 +203,8 @@ impl Drive {
             running.append(&mut polled);
         }
         *lock(&self.tasks) = running;
-        end
+        // One of them has read what there was, which may have been the end.
+        self.connection.as_mut().poll(cx)
     }
 }
 

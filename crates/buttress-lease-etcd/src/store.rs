@@ -289,7 +289,7 @@ impl Shared {
         if let Some(held) = self.held(line, name, seen.row).await? {
             return Ok(AcquireOutcome::Held(held));
         }
-        let ttl = request.ttl.as_secs() + u64::from(request.ttl.subsec_nanos() > 0);
+        let ttl = request.ttl.as_secs().saturating_add(u64::from(request.ttl.subsec_nanos() > 0));
         let ttl = i64::try_from(ttl).unwrap_or(i64::MAX).clamp(1, LONGEST_TTL);
         // Without a key it is nobody's.
         let (lease, granted) = line.grant(ttl).await.map_err(Failure::without_effect)?;
