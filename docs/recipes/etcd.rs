@@ -7,7 +7,7 @@ async fn write(
 ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
     use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
-    // A store in etcd takes for its token the revision that the lease's key was made at.
+    // The token is the revision that the lease's key was made at.
     let of_this_term =
         Compare::create_revision(lease, CompareOp::Equal, i64::try_from(token.get())?);
     let txn = Txn::new().when([of_this_term]).and_then([TxnOp::put(key, value, None)]);
