@@ -7,7 +7,7 @@
 //! refusals as responses > redirect > LeadershipLayer > enter > breaker > timeout > fence > hyper > the ledger
 //! ```
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{
     Router,
@@ -18,7 +18,6 @@ use buttress::{
     BoxError, Breaker, BreakerLayer, Context, Elector, Leadership, LeadershipLayer, LeaseId,
     LeaseName, Reason, Rejected, TimeoutLayer,
     http::{HttpClass, RedirectToLeaderLayer, RejectedAsResponseLayer, SendFenceLayer, hyper},
-    lease_sqlite::SqliteOptions,
 };
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -35,10 +34,11 @@ use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use crate::{
     said::{What, tell},
     settings,
+    store::Leases,
 };
 
 /// Runs one until its standard input ends.
-pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxError> {
+pub(crate) async fn run(leases: Leases, ledger: SocketAddr) -> Result<(), BoxError> {
     let lease = LeaseName::new(settings::NAME)?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let front = listener.local_addr()?;
@@ -48,7 +48,7 @@ pub(crate) async fn run(leases: PathBuf, ledger: SocketAddr) -> Result<(), BoxEr
     let ledger = Ledger::new(ledger, breaker.clone(), lease.id());
 
     // === Who leads ===
-    let store = SqliteOptions::new(leases).create(true).busy_timeout(settings::BUSY).open().await?;
+    let store = leases.open().await?;
     let config = settings::lease(lease).payload(front.to_string()); // where others send their callers
     let asked = ledger.clone();
     let policy = settings::policy()

@@ -2,11 +2,12 @@
 //! stopped for longer than its lease. All the while requests come in, and whatever is written is checked.
 //!
 //! Each candidate is a process of its own ([`candidate`]: that is the file to copy from), and they elect their leader
-//! over one SQLite file. What they write to, the [`ledger`], is in this process, as are those who ask: so it sees
+//! over one SQLite file, or [whatever there is](store). What they write to, the [`ledger`], is in this process, as are those who ask: so it sees
 //! everything, and by one clock, which all processes of a machine share.
 //!
 //! ```text
 //! cargo run --release -p buttress-examples --bin leader
+//! cargo run --release -p buttress-examples --bin leader -- --store redis --url redis://127.0.0.1/
 //! ```
 
 mod asking;
@@ -19,31 +20,31 @@ mod said;
 mod script;
 mod settings;
 mod stage;
+mod store;
 mod table;
 mod timeline;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, process::ExitCode};
 
 use buttress::BoxError;
 use buttress_examples::cli::{self, INTERRUPTED, interrupted, say};
 use clap::Parser;
 
-use crate::{live::Live, stage::Stage};
+use crate::{live::Live, stage::Stage, store::Leases};
 
 /// Shows what becomes of a leader that cannot do its job, is killed, or stands still.
 ///
-/// Starts three candidates on loopback, each in a process of its own, which elect a leader over one SQLite file, sends
-/// them writes, and breaks the leader in three ways, one after the other. Shows on a timeline who leads, and prints a
+/// Starts three candidates on loopback, each in a process of its own, which elect a leader over one store, sends them
+/// writes, and breaks the leader in three ways, one after the other. Shows on a timeline who leads, and prints a
 /// table of what came of it. Takes half a minute.
 #[derive(Debug, Parser)]
 #[command(name = "leader", version)]
 struct Options {
-    /// Be a candidate, with leases in that file.
-    #[arg(long, hide = true, requires = "ledger")]
-    leases: Option<PathBuf>,
+    #[command(flatten)]
+    leases: Leases,
 
-    /// And with the ledger there.
-    #[arg(long, hide = true, requires = "leases")]
+    /// Be a candidate, with the ledger there.
+    #[arg(long, hide = true, requires = "url")]
     ledger: Option<SocketAddr>,
 }
 
@@ -54,10 +55,10 @@ fn main() -> ExitCode {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let end = runtime.map_err(Into::into).and_then(|runtime| match options {
-        Options { leases: Some(leases), ledger: Some(ledger) } => {
+        Options { leases, ledger: Some(ledger) } => {
             runtime.block_on(candidate::run(leases, ledger)).map(|()| ExitCode::SUCCESS)
         }
-        _ => runtime.block_on(show()),
+        Options { leases, ledger: None } => runtime.block_on(show(leases)),
     });
     end.unwrap_or_else(|error| {
         cli::complain(format_args!("error: {error}"));
@@ -66,9 +67,9 @@ fn main() -> ExitCode {
 }
 
 /// Plays the script and shows what came of it. Whatever happens, no candidate is left when this returns.
-async fn show() -> Result<ExitCode, BoxError> {
-    say(settings::introduction())?;
-    let mut stage = Stage::open().await?;
+async fn show(leases: Leases) -> Result<ExitCode, BoxError> {
+    say(settings::introduction(leases.place()))?;
+    let mut stage = Stage::open(leases).await?;
     let mut live = Live::new(stage.history.clone());
     let played = tokio::select! {
         played = script::play(&mut stage) => played.map(Some),

@@ -1,12 +1,14 @@
 //! A candidate's process, as its parent sees it.
 
-use std::{io, net::SocketAddr, path::Path, process::Stdio, time::Duration};
+use std::{io, net::SocketAddr, process::Stdio, time::Duration};
 
 use tokio::{
     io::BufReader,
     process::{Child, ChildStdin, ChildStdout, Command},
     time,
 };
+
+use crate::store::Leases;
 
 /// A candidate's process. It ends with its parent, even one that stands still.
 pub(crate) struct Process {
@@ -22,14 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Process {
     /// Starts this very program again, as a candidate, and gives what it says.
     pub(crate) fn spawn(
-        leases: &Path,
+        leases: &Leases,
         ledger: SocketAddr,
     ) -> io::Result<(Self, BufReader<ChildStdout>)> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .args(["--ledger", &ledger.to_string()])
-            .arg("--leases")
-            .arg(leases)
+            .args(leases.args())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);

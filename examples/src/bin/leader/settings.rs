@@ -65,12 +65,12 @@ pub(crate) fn breaker() -> BreakerSettings {
 }
 
 /// For the reader of what follows.
-pub(crate) fn introduction() -> String {
+pub(crate) fn introduction(place: &str) -> String {
     let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
     let [lease, renew, retry, attempt, resign, work, every] =
         [LEASE, RENEW, RETRY, ATTEMPT, RESIGN_AFTER, WORK, EVERY].map(seconds);
     format!(
-        "Three candidates, a process each, over one SQLite file. Times are shortened:\n\
+        "Three candidates, a process each, over {place}. Times are shortened:\n\
          \x20 lease    {lease}, renewed every {renew}; candidates look every {retry}\n\
          \x20 breaker  opens after 5 failures in a row; a call may take {attempt}\n\
          \x20 leader   resigns once its breaker has been open for {resign}\n\

@@ -9,7 +9,7 @@ use std::{
 };
 
 use buttress::{
-    BoxError,
+    BoxError, LeaseName,
     leadership::{BootTime, LeaseClock},
 };
 use tokio::{io::AsyncBufReadExt, task::JoinHandle, time::sleep};
@@ -20,6 +20,8 @@ use crate::{
     ledger::Ledger,
     process::Process,
     said::{Said, What},
+    settings,
+    store::Leases,
 };
 
 pub(crate) type Shared = Arc<Mutex<History>>;
@@ -33,10 +35,12 @@ pub(crate) struct Stage {
     asking: JoinHandle<()>,
     /// Who listens to candidates, of now and of before.
     listening: Vec<JoinHandle<()>>,
-    folder: Folder,
+    leases: Leases,
+    /// Where they are, unless they are somewhere else.
+    _folder: Folder,
 }
 
-/// A folder for the file with the leases, gone when this is dropped.
+/// A folder for a file with the leases, gone when this is dropped.
 struct Folder(PathBuf);
 
 /// Far longer than anything takes; what hangs is a failure.
@@ -53,15 +57,26 @@ pub(crate) fn now() -> BootTime {
 
 impl Stage {
     /// Starts everything.
-    pub(crate) async fn open() -> Result<Self, BoxError> {
+    pub(crate) async fn open(leases: Leases) -> Result<Self, BoxError> {
+        let folder = Folder::new()?;
+        let leases = leases.or_in(&folder.0.join("leases.db"));
+        leases.check(&LeaseName::new(settings::NAME)?).await?;
         let history: Shared = Arc::new(Mutex::new(History::new(now())));
         let ledger = Ledger::open(&history).await?;
         let fronts = Fronts::default();
         let asking = asking::ask(fronts.clone(), history.clone());
         let asking = tokio::spawn(asking);
-        let folder = Folder::new()?;
         let (candidates, listening) = ([const { None }; CANDIDATES], Vec::new());
-        let mut stage = Self { history, ledger, fronts, candidates, asking, listening, folder };
+        let mut stage = Self {
+            history,
+            ledger,
+            fronts,
+            candidates,
+            asking,
+            listening,
+            leases,
+            _folder: folder,
+        };
         for candidate in 0..CANDIDATES {
             stage.start(candidate)?;
         }
@@ -70,8 +85,7 @@ impl Stage {
 
     /// Starts a candidate. What it says goes into the history.
     pub(crate) fn start(&mut self, candidate: usize) -> io::Result<()> {
-        let leases = self.folder.0.join("leases.db");
-        let (process, says) = Process::spawn(&leases, self.ledger.addr(candidate))?;
+        let (process, says) = Process::spawn(&self.leases, self.ledger.addr(candidate))?;
         self.candidates[candidate] = Some(process);
         let (history, fronts) = (self.history.clone(), self.fronts.clone());
         self.listening.push(tokio::spawn(async move {
