@@ -17,7 +17,7 @@ const LABEL: usize = 8;
 
 /// What the signs mean.
 pub(crate) const LEGEND: &str = "
-        █ leads, from its fence on   ▒ leads, and cannot reach the ledger
+        █ leads, from its fence on (the last digit)   ▒ leads, and cannot reach the ledger
         ~ cannot reach the ledger    = stopped   × dead   · stands by
         ! a write refused for its fence
 ";
