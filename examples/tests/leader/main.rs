@@ -2,7 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod stores;
 
 use std::{
     fs,

@@ -1,16 +1,14 @@
-//! The example of leadership over each server that leases may be on.
-
-#![cfg(target_os = "linux")]
-
-mod common;
+//! The same over each server that leases may be on.
 
 use std::process::Command;
 
 use buttress_servers::{FakeKubernetes, Server};
-use common::{Folder, output, text};
 use tokio::task::spawn_blocking;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_leader");
+use crate::{
+    PROGRAM,
+    common::{Folder, output, text},
+};
 
 /// Runs it over that store. It fails by itself if it has not shown what it is to show.
 async fn runs_over(store: &'static str, url: String) {
@@ -52,8 +50,8 @@ async fn it_runs_over_kubernetes() {
     runs_over("kubernetes", kubernetes.url()).await;
 }
 
-#[tokio::test]
-async fn a_store_that_is_not_there_ends_it_with_one_line() {
+#[test]
+fn a_store_that_is_not_there_ends_it_with_one_line() {
     let store = |args: &[&str]| {
         let mut program = Command::new(PROGRAM);
         program.args(args);
