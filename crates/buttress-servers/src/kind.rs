@@ -26,9 +26,12 @@ pub(crate) enum Kind {
         /// All members, as etcd wants to be told.
         cluster: String,
     },
-    Postgres,
-    Redis {
+    Postgres {
         /// Whether it has a wall clock of its own.
+        has_clock: bool,
+    },
+    Redis {
+        /// Whether it has one.
         has_clock: bool,
     },
 }
@@ -41,7 +44,7 @@ impl Kind {
     pub(crate) const fn package(&self) -> &'static str {
         match self {
             Self::Etcd { .. } => "etcd-server",
-            Self::Postgres => "postgresql",
+            Self::Postgres { .. } => "postgresql",
             Self::Redis { .. } => "redis-server",
         }
     }
@@ -49,7 +52,7 @@ impl Kind {
     pub(crate) fn url(&self, addr: SocketAddr) -> String {
         match self {
             Self::Etcd { .. } => format!("http://{addr}"),
-            Self::Postgres => format!("postgres://postgres@{addr}/postgres"),
+            Self::Postgres { .. } => format!("postgres://postgres@{addr}/postgres"),
             Self::Redis { .. } => format!("redis://{addr}"),
         }
     }
@@ -59,7 +62,7 @@ impl Kind {
         match self {
             Self::Etcd { .. } | Self::Redis { .. } => Signal::TERM,
             // It would wait for its clients at the other one.
-            Self::Postgres => Signal::INT,
+            Self::Postgres { .. } => Signal::INT,
         }
     }
 
@@ -70,12 +73,10 @@ impl Kind {
             return;
         }
         fs::create_dir(&data).expect("the folder is ours");
-        if let Self::Redis { has_clock: true } = self
-            && !home.path("clock").exists()
-        {
+        if self.has_clock() && !home.path("clock").exists() {
             make_clock(home);
         }
-        if !matches!(self, Self::Postgres) {
+        if !matches!(self, Self::Postgres { .. }) {
             return;
         }
         if geteuid().is_root() {
@@ -116,8 +117,12 @@ impl Kind {
                 ]);
                 etcd
             }
-            Self::Postgres => {
+            Self::Postgres { .. } => {
                 let mut postgres = self.command("postgres");
+                if self.has_clock() {
+                    postgres = self.command("env");
+                    postgres.args(by_clock(home)).arg(program_of_postgres("postgres"));
+                }
                 postgres.arg("-D").arg(&data).args(["-p", &port.to_string()]);
                 for set in [
                     "listen_addresses=127.0.0.1",
@@ -129,13 +134,11 @@ impl Kind {
                 }
                 postgres
             }
-            Self::Redis { has_clock } => {
+            Self::Redis { .. } => {
                 let mut redis = self.command("redis-server");
-                if *has_clock {
-                    let [clock, program] = [home.path("clock"), home.path("clock.so")];
-                    redis = Command::new("env");
-                    redis.arg(format!("BUTTRESS_CLOCK={}", clock.display()));
-                    redis.arg(format!("LD_PRELOAD={}", program.display())).arg("redis-server");
+                if self.has_clock() {
+                    redis = self.command("env");
+                    redis.args(by_clock(home)).arg("redis-server");
                 }
                 redis.arg("--dir").arg(&data).args(["--port", &port.to_string()]);
                 redis.args(["--bind", "127.0.0.1", "--save", ""]);
@@ -156,7 +159,7 @@ impl Kind {
                 said(addr, members.as_bytes()).await.contains(&format!("\"{}\"", home.name()))
                     && said(addr, health.as_bytes()).await.contains(r#""health":"true""#)
             }
-            Self::Postgres => {
+            Self::Postgres { .. } => {
                 let noted = fs::read_to_string(home.path("data").join("postmaster.pid"));
                 let is_ready = noted.is_ok_and(|noted| {
                     let mut lines = noted.lines();
@@ -174,10 +177,15 @@ impl Kind {
         }
     }
 
+    /// Whether it has a wall clock of its own.
+    pub(crate) const fn has_clock(&self) -> bool {
+        matches!(self, Self::Postgres { has_clock: true } | Self::Redis { has_clock: true })
+    }
+
     /// `program`, as somebody whom it gets on with.
     fn command(&self, program: &str) -> Command {
-        let Self::Postgres = self else { return Command::new(program) };
-        let program = postgres(program);
+        let Self::Postgres { .. } = self else { return Command::new(program) };
+        let program = program_of_postgres(program);
         if !geteuid().is_root() {
             return Command::new(program);
         }
@@ -188,7 +196,7 @@ impl Kind {
 }
 
 /// Debian keeps the programs of each version in a folder of its own, and out of the path.
-fn postgres(program: &str) -> PathBuf {
+fn program_of_postgres(program: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     let versions = versions.map(|version| version.path());
@@ -206,6 +214,12 @@ fn make_clock(home: &Home) {
     let done = cc.output().expect("a C compiler is there, as it links Rust's programs");
     assert!(done.status.success(), "cc: {}", String::from_utf8_lossy(&done.stderr));
     set_clock(home, Duration::ZERO);
+}
+
+/// What has a server that `env` starts go by it.
+fn by_clock(home: &Home) -> [String; 2] {
+    let [clock, program] = [home.path("clock"), home.path("clock.so")];
+    [format!("BUTTRESS_CLOCK={}", clock.display()), format!("LD_PRELOAD={}", program.display())]
 }
 
 /// In place, since the server has it in its memory.

@@ -54,7 +54,16 @@ impl Server {
     ///
     /// If there is none, or it does not start: with what it said. So do all that start a server.
     pub async fn postgres() -> Self {
-        one(|_| Kind::Postgres).await
+        one(|_| Kind::Postgres { has_clock: false }).await
+    }
+
+    /// Starts PostgreSQL by a wall clock of its own, which [`set_ahead`](Self::set_ahead) sets. That needs a C compiler.
+    ///
+    /// # Panics
+    ///
+    /// As [`postgres`](Self::postgres).
+    pub async fn postgres_with_clock() -> Self {
+        one(|_| Kind::Postgres { has_clock: true }).await
     }
 
     /// Starts Redis. It keeps what it has answered over a [`kill`](Self::kill).
@@ -189,7 +198,7 @@ impl Server {
     ///
     /// If it has none of its own.
     pub fn set_ahead(&self, time: Duration) {
-        assert!(matches!(self.kind, Kind::Redis { has_clock: true }), "its clock is the host's");
+        assert!(self.kind.has_clock(), "its clock is the host's");
         set_clock(&self.home, time);
     }
 
