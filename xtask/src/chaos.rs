@@ -23,7 +23,7 @@ pub(crate) fn run(chaos: &Chaos) -> Result<(), String> {
     // What stores the tests need.
     needs::meet(&[Step::Tests])?;
     let Chaos { store, seconds, seed } = chaos;
-    let run = "run --release -p buttress-chaos --bin leadctl -- chaos";
+    let run = "run -p buttress-chaos --bin leadctl -- chaos";
     let mut command = Cmd::cargo(&format!("{run} --seconds {seconds} --seed {seed}"));
     for store in store {
         command = command.arg("--store").arg(store);

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -9,8 +10,10 @@ use std::{
 };
 
 use buttress_core::{BoxError, edge};
-use buttress_servers::{Proxy, Server, Way};
+use buttress_lease_etcd::{EtcdOptions, EtcdStore, etcd_client::Client};
+use buttress_servers::{FakeKubernetes, Proxy, Server, Way, soon};
 use clap::ValueEnum;
+use futures_util::future::join_all;
 use rusqlite::Connection;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -19,7 +22,7 @@ use tokio::{
 use tokio_postgres::NoTls;
 
 use crate::{
-    candidate::{Decides, LEASE, TTL},
+    candidate::{Decides, LEASE, TTL, config},
     faults::{Kind, STEP},
     stores::Store,
 };
@@ -41,7 +44,14 @@ pub enum Arena {
     Redis,
     /// Redis, and the server decides by its wall clock.
     RedisServer,
+    /// An etcd of three members.
+    Etcd,
+    /// What stands for the API server of Kubernetes.
+    Kubernetes,
 }
+
+/// The members of etcd wait for one second to two before they elect another leader, and may have to do so again.
+const ELECTION: Duration = Duration::from_secs(4);
 
 /// It, built.
 #[derive(Debug)]
@@ -49,6 +59,9 @@ pub struct Ground {
     arena: Arena,
     folder: Folder,
     servers: Vec<Server>,
+    kubernetes: Option<FakeKubernetes>,
+    /// The member that stands still.
+    paused: Option<usize>,
     /// For each candidate, a road to each server.
     roads: Vec<Vec<Proxy>>,
     /// Who holds the lock on the file.
@@ -63,6 +76,41 @@ const FILE: &[Kind] =
     &[Kind::Crash, Kind::Resignation, Kind::Pause, Kind::StorePause, Kind::Removal];
 
 const POSTGRES: &[Kind] = &[
+    Kind::Crash,
+    Kind::Resignation,
+    Kind::Pause,
+    Kind::Partition,
+    Kind::LostRequests,
+    Kind::LostAnswers,
+    Kind::ResetAnswers,
+    Kind::Stranded,
+    Kind::Slow,
+    Kind::StorePause,
+    Kind::StoreCut,
+    Kind::StoreRestart,
+    Kind::Removal,
+    Kind::ClockAhead,
+    Kind::ClockBehind,
+];
+
+const ETCD: &[Kind] = &[
+    Kind::Crash,
+    Kind::Resignation,
+    Kind::Pause,
+    Kind::Partition,
+    Kind::LostRequests,
+    Kind::LostAnswers,
+    Kind::ResetAnswers,
+    Kind::Stranded,
+    Kind::Slow,
+    Kind::StorePause,
+    Kind::StoreCut,
+    Kind::StoreRestart,
+    Kind::MemberPause,
+    Kind::Removal,
+];
+
+const KUBERNETES: &[Kind] = &[
     Kind::Crash,
     Kind::Resignation,
     Kind::Pause,
@@ -120,6 +168,8 @@ impl Arena {
             Self::Sqlite => Store::Sqlite,
             Self::Postgres | Self::PostgresServer => Store::Postgres,
             Self::Redis | Self::RedisServer => Store::Redis,
+            Self::Etcd => Store::Etcd,
+            Self::Kubernetes => Store::Kubernetes,
         }
     }
 
@@ -127,8 +177,8 @@ impl Arena {
     #[must_use]
     pub const fn decides(self) -> Decides {
         match self {
-            Self::Sqlite | Self::PostgresServer | Self::RedisServer => Decides::Server,
-            Self::Postgres | Self::Redis => Decides::Observed,
+            Self::Sqlite | Self::PostgresServer | Self::RedisServer | Self::Etcd => Decides::Server,
+            Self::Postgres | Self::Redis | Self::Kubernetes => Decides::Observed,
         }
     }
 
@@ -139,11 +189,23 @@ impl Arena {
             Self::Sqlite => FILE,
             Self::Postgres | Self::PostgresServer => POSTGRES,
             Self::Redis | Self::RedisServer => REDIS,
+            Self::Etcd => ETCD,
+            Self::Kubernetes => KUBERNETES,
         }
     }
 
+    /// How long it may take until somebody leads again, once anybody can: a lease and 2.4 retry periods. Where members of
+    /// the store elect a leader of their own, that takes its time, and each lease begins anew then.
+    #[must_use]
+    pub fn allows(self, kind: Kind) -> Duration {
+        let config = config();
+        let once = config.lease_duration + config.retry_period.mul_f64(2.4);
+        let elects = matches!(kind, Kind::StorePause | Kind::StoreRestart | Kind::MemberPause);
+        if self == Self::Etcd && elects { once + config.lease_duration + ELECTION } else { once }
+    }
+
     /// Whether that ends a lease whose holder cannot know: it is taken away by hand, or the clock by which it ends is
-    /// set. There may be two leaders then, until the first one asks, whom only their tokens tell apart.
+    /// set. (Members of etcd that [elect](crate::history::What::Elected) a leader may do so as well.) There may be two leaders then, until the first one asks, whom only their tokens tell apart.
     #[must_use]
     pub fn ends_leases(self, kind: Kind) -> bool {
         kind == Kind::Removal || self.decides() == Decides::Server && kind.sets_clock()
@@ -163,24 +225,29 @@ impl Ground {
     ///
     /// If a server does not start.
     pub async fn build(arena: Arena) -> io::Result<Self> {
+        let mut kubernetes = None;
         let servers = match arena.store() {
             Store::Sqlite => vec![],
-            Store::Postgres => vec![Server::postgres().await],
+            Store::Postgres => vec![Server::postgres_with_clock().await],
             Store::Redis => vec![Server::redis_with_clock().await],
+            Store::Etcd => Server::etcd_cluster().await.into(),
+            Store::Kubernetes => {
+                kubernetes = Some(FakeKubernetes::new().await);
+                vec![]
+            }
         };
         if arena.faults().iter().any(|kind| kind.sets_clock()) {
             // It can be set back as well then.
             servers.iter().for_each(|server| server.set_ahead(STEP));
         }
+        let mut ends: Vec<_> = servers.iter().map(Server::addr).collect();
+        ends.extend(kubernetes.iter().map(FakeKubernetes::addr));
         let mut roads = Vec::new();
         for _ in 0..CANDIDATES {
-            let mut roads_of = Vec::new();
-            for server in &servers {
-                roads_of.push(Proxy::to(server.addr()).await);
-            }
-            roads.push(roads_of);
+            roads.push(join_all(ends.iter().map(|end| Proxy::to(*end))).await);
         }
-        Ok(Self { arena, folder: Folder::new()?, servers, roads, holder: None })
+        let (folder, paused, holder) = (Folder::new()?, None, None);
+        Ok(Self { arena, folder, servers, kubernetes, paused, roads, holder })
     }
 
     /// Where files of this run go.
@@ -192,14 +259,17 @@ impl Ground {
     /// How a candidate calls the store.
     #[must_use]
     pub fn url(&self, candidate: usize) -> String {
-        if self.servers.is_empty() {
-            return self.file().display().to_string();
+        let roads = self.roads[candidate].iter().map(Proxy::addr);
+        match self.arena.store() {
+            Store::Sqlite => self.file().display().to_string(),
+            Store::Postgres | Store::Redis => {
+                let (server, road) = (&self.servers[0], &self.roads[candidate][0]);
+                server.url().replace(&server.addr().to_string(), &road.addr().to_string())
+            }
+            Store::Etcd | Store::Kubernetes => {
+                roads.map(|road| format!("http://{road}")).collect::<Vec<_>>().join(",")
+            }
         }
-        let roads = self.servers.iter().zip(&self.roads[candidate]);
-        let urls = roads.map(|(server, road)| {
-            server.url().replace(&server.addr().to_string(), &road.addr().to_string())
-        });
-        urls.collect::<Vec<_>>().join(",")
     }
 
     fn file(&self) -> PathBuf {
@@ -226,16 +296,26 @@ impl Ground {
                 roads.iter().for_each(|road| road.set_both(delay));
             }
             Kind::StoreCut => self.all_roads(Way::Blackhole),
-            Kind::StorePause if self.servers.is_empty() => {
-                let holder = self.connection()?;
-                holder.execute_batch("BEGIN EXCLUSIVE")?;
-                self.holder = Some(holder);
+            Kind::StorePause => {
+                if self.arena.store() == Store::Sqlite {
+                    let holder = self.connection()?;
+                    holder.execute_batch("BEGIN EXCLUSIVE")?;
+                    self.holder = Some(holder);
+                }
+                self.servers.iter().for_each(Server::pause);
+                self.kubernetes.iter().for_each(FakeKubernetes::pause);
             }
-            Kind::StorePause => self.servers.iter().for_each(Server::pause),
-            Kind::StoreRestart => self.servers.iter_mut().for_each(Server::kill),
-            Kind::StoreLoss => {
+            Kind::StoreRestart | Kind::StoreLoss => {
                 self.servers.iter_mut().for_each(Server::kill);
-                self.servers.iter_mut().for_each(Server::forget);
+                self.kubernetes.iter_mut().for_each(FakeKubernetes::kill);
+                if kind == Kind::StoreLoss {
+                    self.servers.iter_mut().for_each(Server::forget);
+                }
+            }
+            Kind::MemberPause => {
+                let leader = self.member_that_leads().await?;
+                self.servers[leader].pause();
+                self.paused = Some(leader);
             }
             Kind::Removal => self.remove().await?,
             Kind::ClockAhead => self.servers.iter().for_each(|server| server.set_ahead(2 * STEP)),
@@ -253,12 +333,20 @@ impl Ground {
     /// If a server does not start.
     pub async fn heals(&mut self, kind: Kind) {
         match kind {
-            Kind::StorePause if self.servers.is_empty() => self.holder = None,
-            Kind::StorePause => self.servers.iter().for_each(Server::resume),
+            Kind::StorePause => {
+                self.holder = None;
+                self.servers.iter().for_each(Server::resume);
+                self.kubernetes.iter().for_each(FakeKubernetes::resume);
+            }
             Kind::StoreRestart | Kind::StoreLoss => {
-                for server in &mut self.servers {
-                    server.start().await;
+                // At the same time, as no member answers alone.
+                join_all(self.servers.iter_mut().map(Server::start)).await;
+                if let Some(kubernetes) = &mut self.kubernetes {
+                    kubernetes.start().await;
                 }
+            }
+            Kind::MemberPause => {
+                self.paused.take().into_iter().for_each(|member| self.servers[member].resume());
             }
             Kind::ClockAhead | Kind::ClockBehind => {
                 self.servers.iter().for_each(|server| server.set_ahead(STEP));
@@ -291,21 +379,49 @@ impl Ground {
                 }
             }
             Store::Redis => {
-                let mut stream = TcpStream::connect(self.servers[0].addr()).await?;
                 let removal = format!(
                     "DEL buttress:{{{LEASE}}}:lease\r\n\
                      PUBLISH buttress:{{{LEASE}}}:released \"\"\r\n\
                      QUIT\r\n"
                 );
-                stream.write_all(removal.as_bytes()).await?;
-                let mut said = String::new();
-                stream.read_to_string(&mut said).await?;
+                let said = said(self.servers[0].addr(), &removal).await?;
                 if !said.ends_with("+OK\r\n") {
                     return Err(format!("the lease is not removed: {said}").into());
                 }
             }
+            Store::Etcd => {
+                let key = EtcdStore::key(&EtcdOptions::parse("etcd")?.open_later(), &config().name);
+                let mut etcd = Client::connect([self.servers[0].url()], None).await?;
+                etcd.delete(key, None).await?;
+            }
+            Store::Kubernetes => self.kubernetes.iter().for_each(|server| server.delete(LEASE)),
         }
         Ok(())
+    }
+
+    /// How many elections etcd's members have held among themselves.
+    ///
+    /// # Errors
+    ///
+    /// If none answers.
+    pub async fn elections(&self) -> Result<Option<u64>, BoxError> {
+        if self.arena.store() != Store::Etcd {
+            return Ok(None);
+        }
+        let mut etcd = Client::connect([self.servers[0].url()], None).await?;
+        Ok(Some(soon(etcd.status()).await?.raft_term()))
+    }
+
+    /// Which of etcd's members leads them.
+    async fn member_that_leads(&self) -> Result<usize, BoxError> {
+        for (member, server) in self.servers.iter().enumerate() {
+            let mut etcd = Client::connect([server.url()], None).await?;
+            let status = etcd.status().await?;
+            if status.header().is_some_and(|header| header.member_id() == status.leader()) {
+                return Ok(member);
+            }
+        }
+        Err("no member leads".into())
     }
 
     /// A way of our own to the file.
@@ -319,6 +435,15 @@ impl Ground {
     pub fn keep(&mut self) -> PathBuf {
         self.folder.0.take().expect("it was not kept before")
     }
+}
+
+/// Asks, and reads to the end.
+async fn said(addr: SocketAddr, question: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(addr).await?;
+    stream.write_all(question.as_bytes()).await?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).await?;
+    Ok(said)
 }
 
 // === impl Folder ===

@@ -43,10 +43,10 @@ pub const TTL: Duration = Duration::from_secs(2);
 const WRITERS: usize = 3;
 
 /// Between two writes of one.
-const EVERY: Duration = Duration::from_millis(30);
+const EVERY: Duration = Duration::from_millis(5);
 
-/// What a leader does between its look at the clock and its write, at most.
-const WORK: Duration = Duration::from_millis(40);
+/// What a leader does between its look at the clock and its write, at least: up to twice as long.
+const WORK: Duration = Duration::from_millis(30);
 
 /// Stands for election until its standard input ends. A line `resign` there has it leave.
 #[derive(Args, Clone, Debug)]
@@ -187,7 +187,7 @@ async fn writes(
             continue;
         }
         pen.note_at(before, pen.who(), What::Admitted { fence });
-        sleep(WORK.mul_f64(edge::unit())).await;
+        sleep(WORK.mul_f64(1.0 + edge::unit())).await;
         if !writer.write(fence).await? && permit.check(Duration::ZERO).is_ok() {
             leadership.resign_because("refused by the register");
         }

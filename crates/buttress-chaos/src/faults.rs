@@ -41,6 +41,8 @@ pub enum Kind {
     StoreRestart,
     /// The store is killed, and started without its data.
     StoreLoss,
+    /// Of the members of the store, the one that leads them is stopped, and goes on.
+    MemberPause,
     /// Somebody takes the lease away by hand.
     Removal,
     /// The server's wall clock is two minutes ahead for a while.
@@ -80,6 +82,7 @@ impl Kind {
             Self::StoreCut => "store cut off",
             Self::StoreRestart => "store restarted",
             Self::StoreLoss => "store lost its data",
+            Self::MemberPause => "member's leader paused",
             Self::Removal => "lease removed by hand",
             Self::ClockAhead => "server's clock +120 s",
             Self::ClockBehind => "server's clock -120 s",
@@ -115,6 +118,7 @@ impl Kind {
                 | Self::Partition
                 | Self::LostRequests
                 | Self::Stranded
+                | Self::MemberPause
         )
     }
 

@@ -89,6 +89,8 @@ pub enum What {
     },
     /// All that was broken is well again.
     Heals,
+    /// The members of the store have elected another leader of theirs since it was looked last.
+    Elected,
 }
 
 /// Writes into the file. Many may at the same time, from many processes.

@@ -150,12 +150,18 @@ impl<'a> Nemesis<'a> {
             self.start(candidate)?;
         }
         let mut leader = self.until_led().await?;
+        let mut elections = self.ground.elections().await?;
         let mut deck = Deck::new(self.run.faults.clone());
         let end = now() + self.run.lasts;
         while now() < end {
             let kind = deck.deal();
             self.strike(kind, leader).await?;
             self.until_led().await?;
+            let before = elections;
+            elections = self.ground.elections().await?;
+            if elections != before {
+                self.pen.note(What::Elected);
+            }
             sleep(kind.rests()).await;
             leader = self.until_led().await?;
         }

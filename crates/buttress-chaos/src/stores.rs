@@ -1,10 +1,13 @@
 //! A store by its name and its URL, for programs that leave the choice to who starts them.
 
 use buttress_leadership::{ErasedStore, Expiry, LeaseConfig, StoreError};
+use buttress_lease_etcd::EtcdOptions;
+use buttress_lease_kubernetes::{KubernetesOptions, kube::Config};
 use buttress_lease_postgres::PostgresOptions;
 use buttress_lease_redis::RedisOptions;
 use buttress_lease_sqlite::SqliteOptions;
 use clap::ValueEnum;
+use http::{Uri, uri::InvalidUri};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -15,6 +18,10 @@ pub enum Store {
     Postgres,
     /// Keys of Redis or Valkey.
     Redis,
+    /// Keys of etcd: the URL is a member's, or those of several with commas between.
+    Etcd,
+    /// Objects of Kubernetes, in the namespace `default` of the API server there.
+    Kubernetes,
 }
 
 impl Store {
@@ -25,6 +32,8 @@ impl Store {
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
             Self::Redis => "redis",
+            Self::Etcd => "etcd",
+            Self::Kubernetes => "kubernetes",
         }
     }
 
@@ -53,6 +62,12 @@ impl Store {
                 ErasedStore::new(options.statement_timeout(timeout).open_later())
             }
             Self::Redis => ErasedStore::new(RedisOptions::parse(url)?.expiry(expiry).open_later()),
+            Self::Etcd => ErasedStore::new(EtcdOptions::parse(url)?.open_later()),
+            Self::Kubernetes => {
+                let server: Uri =
+                    url.parse().map_err(|error: InvalidUri| StoreError::Fatal(Box::new(error)))?;
+                ErasedStore::new(KubernetesOptions::of(Config::new(server)).open_later())
+            }
         })
     }
 }

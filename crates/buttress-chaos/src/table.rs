@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 use crate::{
     candidate::TTL,
     faults::Kind,
-    verdict::{SLACK, Strike, Verdict, allowed},
+    verdict::{SLACK, Strike, Verdict},
 };
 
 /// A run, a line for each kind of fault.
@@ -17,14 +17,13 @@ pub fn table(verdict: &Verdict) -> String {
         text.push('\n');
     };
     line(format!(
-        "{}, seed {}: leases of {}; a leader is to be back within {} (and {} for a busy machine)",
+        "{}, seed {}: leases of {}; what is allowed has {} more for a busy machine",
         verdict.arena.name(),
         verdict.seed,
         seconds(TTL),
-        seconds(allowed()),
         seconds(SLACK)
     ));
-    line(row(["fault", "times", "of a leader", "nobody leads for", "back after"]));
+    line(row(["fault", "times", "of a leader", "nobody leads for", "back after", "allowed"]));
     for (kind, strikes) in by_kind(verdict) {
         let led: Vec<_> = strikes.iter().filter(|strike| strike.hits_leader).collect();
         let worst = strikes.iter().map(|strike| strike.back_after).max().unwrap_or_default();
@@ -35,6 +34,7 @@ pub fn table(verdict: &Verdict) -> String {
             &if kind.is_of_process() { led.len().to_string() } else { "-".to_owned() },
             &median_and_worst(without),
             &seconds(worst),
+            &seconds(verdict.arena.allows(kind)),
         ]));
     }
     let excused = verdict.excused.iter().max().map_or_else(String::new, |worst| {
@@ -69,7 +69,8 @@ pub fn markdown(verdicts: &[Verdict]) -> String {
         let by_kind = by_kind(verdict);
         for kind in kinds {
             let strikes = by_kind.get(&kind).into_iter().flatten();
-            let led = strikes.filter(|strike| strike.hits_leader);
+            // One that is over before the lease costs nobody anything.
+            let led = strikes.filter(|strike| strike.hits_leader && !strike.without.is_zero());
             let without = median_and_worst(led.map(|strike| strike.without).collect());
             write!(text, " {without} |").expect("it is a string");
         }
@@ -84,9 +85,9 @@ fn by_kind(verdict: &Verdict) -> BTreeMap<Kind, Vec<&Strike>> {
     by_kind
 }
 
-fn row(cells: [&str; 5]) -> String {
-    let [fault, times, leader, without, back] = cells;
-    format!("  {fault:<24}{times:>6}{leader:>13}{without:>25}{back:>13}")
+fn row(cells: [&str; 6]) -> String {
+    let [fault, times, leader, without, back, allowed] = cells;
+    format!("  {fault:<24}{times:>6}{leader:>13}{without:>25}{back:>13}{allowed:>10}")
 }
 
 fn median_and_worst(mut times: Vec<Duration>) -> String {

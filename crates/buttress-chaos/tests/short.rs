@@ -33,7 +33,7 @@ async fn keeps_what_it_promises(arena: Arena) {
     let (faults, leadctl) = (arena.faults().to_vec(), leadctl());
     let run = Run { arena, faults, lasts: SHORT, seed: seed(), leadctl, plant: None };
     let verdict = judged(run).await;
-    assert!(verdict.strikes.len() > 1 && verdict.terms > 1 && verdict.taken > 10, "it ran");
+    assert!(verdict.strikes.len() > 1 && verdict.terms > 0 && verdict.taken > 10, "it ran");
     assert_eq!(verdict.breaches, [""; 0]);
 }
 
@@ -62,9 +62,30 @@ async fn redis_by_its_own_clock_keeps_what_it_promises_whatever_is_broken() {
     keeps_what_it_promises(Arena::RedisServer).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::Etcd).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubernetes_keeps_what_it_promises_whatever_is_broken() {
+    keeps_what_it_promises(Arena::Kubernetes).await;
+}
+
+/// The other way round: what a server's wall clock does to leases that end by it shows, and costs no stale write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_makes_two_leaders_where_leases_end_by_it() {
+    let (arena, faults, leadctl) =
+        (Arena::PostgresServer, vec![Kind::ClockAhead, Kind::ClockBehind], leadctl());
+    let lasts = Duration::from_secs(4);
+    let verdict = judged(Run { arena, faults, lasts, seed: seed(), leadctl, plant: None }).await;
+    assert!(!verdict.excused.is_empty(), "{verdict:?}");
+    assert_eq!(verdict.breaches, [""; 0]);
+}
+
 /// A leader that stands still twice, for longer than its lease.
 async fn with(plant: Plant) -> Verdict {
-    let (arena, faults, lasts) = (Arena::Sqlite, vec![Kind::Pause], Duration::from_secs(6));
+    let (arena, faults, lasts) = (Arena::Sqlite, vec![Kind::Pause], Duration::from_secs(8));
     // By this one chance has it so.
     let seed = 60;
     judged(Run { arena, faults, lasts, seed, leadctl: leadctl(), plant: Some(plant) }).await
