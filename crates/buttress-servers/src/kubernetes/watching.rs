@@ -49,7 +49,6 @@ pub(super) fn events(
     #[expect(clippy::disallowed_methods, reason = "its clock is the real one")]
     let until = Instant::now() + seconds.map_or(LONGEST, Duration::from_secs);
     let (written, gone) = (shared.written.subscribe(), shared.gone.subscribe());
-    shared.watchers.fetch_add(1, Ordering::SeqCst);
     let mut watching = Watching {
         shared: Arc::clone(shared),
         namespace,
@@ -66,6 +65,7 @@ pub(super) fn events(
         None | Some("" | "0") => watching.begin(),
         Some(version) => watching.seen = version.parse().unwrap_or_default(),
     }
+    shared.watchers.fetch_add(1, Ordering::SeqCst);
     stream::unfold(watching, |mut watching| async { Some((Ok(watching.next().await?), watching)) })
 }
 
@@ -94,6 +94,7 @@ impl Watching {
                 continue;
             }
             tokio::select! {
+                biased;
                 _ = self.written.changed() => {}
                 _ = self.gone.changed() => {
                     let gone = Refused::new(410, "Expired", "too old resource version");
