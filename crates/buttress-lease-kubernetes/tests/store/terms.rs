@@ -147,6 +147,29 @@ async fn a_lease_that_is_deleted_by_hand_is_lost_with_the_next_renewal_and_its_t
     assert!(matches!(renewed, RenewOutcome::Lost(Some(seen)) if seen.is_held_by(&you)));
 }
 
+/// It counts from where it began, and gives numbers again: whoever checks tokens refuses those.
+#[tokio::test]
+async fn a_server_that_has_forgotten_everything_ends_the_term_with_the_next_renewal() {
+    let mut server = FakeKubernetes::new().await;
+    let (store, me) = (open(&server).await, Identity::generate());
+    let mine = acquired(&store, &me).await;
+    let renew = RenewRequest::new(lease(), &me, mine.fence, TTL);
+    server.kill();
+    server.forget();
+    server.start().await;
+    // The first may be sent before it is seen that the connection is dead.
+    let mut renewed = store.renew(renew).await;
+    if renewed.is_err() {
+        renewed = store.renew(renew).await;
+    }
+    assert_eq!(renewed.unwrap(), RenewOutcome::Lost(None));
+    // Somebody else's object with the very same number is another one.
+    let yours = acquired(&open(&server).await, &Identity::generate()).await;
+    assert_eq!((yours.fence, yours.revision), (mine.fence, mine.revision));
+    let renewed = store.renew(renew).await.unwrap();
+    assert!(matches!(renewed, RenewOutcome::Lost(Some(seen)) if !seen.is_held_by(&me)));
+}
+
 #[tokio::test]
 async fn a_lease_that_is_taken_away_by_hand_is_free_at_once() {
     let server = FakeKubernetes::new().await;

@@ -1,6 +1,9 @@
 //! What an API server does with leases: a copy of what the real one is seen to do, without a network.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +15,6 @@ pub(crate) struct Leases {
     pub(crate) namespaces: BTreeSet<String>,
     all: BTreeMap<Key, Value>,
     events: Vec<Event>,
-    uids: u64,
 }
 
 /// A namespace, and a name in it.
@@ -70,7 +72,7 @@ impl Leases {
     pub(crate) fn new() -> Self {
         let namespaces = BTreeSet::from(["default".to_owned()]);
         // A cluster has written a little before anybody has a lease.
-        Self { revision: 100, namespaces, all: BTreeMap::new(), events: Vec::new(), uids: 0 }
+        Self { revision: 100, namespaces, all: BTreeMap::new(), events: Vec::new() }
     }
 
     pub(crate) fn get(&self, key: &Key) -> Answer {
@@ -145,7 +147,8 @@ impl Leases {
 
     /// What happened after that revision.
     pub(crate) fn events(&self, after: u64) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(move |event| after < event.revision)
+        let from = self.events.partition_point(|event| event.revision <= after);
+        self.events[from..].iter()
     }
 
     /// Writes whatever is wanted, as nobody could by way of the server.
@@ -162,9 +165,11 @@ impl Leases {
             let message = format!("leases.coordination.k8s.io {:?} already exists", key.1);
             return Err(Refused::new(409, "AlreadyExists", message));
         }
-        self.uids += 1;
+        // No object has that of another one, also if the data were lost in between.
+        static UIDS: AtomicU64 = AtomicU64::new(1);
+        let uid = UIDS.fetch_add(1, Ordering::Relaxed);
         let metadata = &mut lease["metadata"];
-        metadata["uid"] = format!("00000000-0000-4000-8000-{:012}", self.uids).into();
+        metadata["uid"] = format!("00000000-0000-4000-8000-{uid:012}").into();
         metadata["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
         metadata["namespace"] = key.0.clone().into();
         Ok(self.write(key, "ADDED", lease))
