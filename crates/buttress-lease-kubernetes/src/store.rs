@@ -157,7 +157,7 @@ impl KubernetesOptions {
     }
 
     /// Those of a client of the store's own, by that configuration: it connects within two seconds, repeats nothing, and
-    /// says that it is `leader-election` unless `config` says who it is.
+    /// says that it is `leader-election` unless `config` says who it is. It has the TLS that `kube` is built with.
     #[must_use]
     pub fn of(config: Config) -> Self {
         Self::by(Way::of(config))
@@ -172,6 +172,23 @@ impl KubernetesOptions {
         let config = Config::infer().await.map_err(kube::Error::InferConfig);
         config.map(Self::of).map_err(|error| {
             Failure::from(Why::from(error)).into_error(&Place::unknown(), None, "open")
+        })
+    }
+
+    /// The same, of a server that wants no token, as `http://127.0.0.1:8001` of `kubectl proxy`. The namespace is
+    /// `default` unless [set](Self::namespace).
+    ///
+    /// # Errors
+    ///
+    /// [`Fatal`](StoreError::Fatal) if `server` is no URL. The error quotes nothing of it: that may be a password.
+    pub fn parse(server: &str) -> Result<Self, StoreError> {
+        let url = server.parse::<http::Uri>().ok();
+        let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
+        url.map(|url| Self::of(Config::new(url))).ok_or_else(|| {
+            let why = Failure::from(
+                "this is no URL of an API server: `http://` or `https://`, and a host",
+            );
+            why.into_error(&Place::unknown(), None, "open")
         })
     }
 

@@ -218,3 +218,16 @@ async fn a_configuration_that_cannot_work_says_what_is_missing_and_no_secret() {
     let text = format!("{error} {error:?}");
     assert!(error.is_fatal() && text.contains("proxy") && !text.contains("hunter2"), "{text}");
 }
+
+#[tokio::test]
+async fn what_is_no_url_is_refused_and_not_repeated() {
+    let server = FakeKubernetes::new().await;
+    KubernetesOptions::parse(&server.url()).unwrap().open().await.unwrap();
+    for garbage in ["", "hunter2", "hunter2:6443", "ftp://hunter2", "http://", "http:// hunter2"] {
+        let error = KubernetesOptions::parse(garbage).unwrap_err();
+        assert!(error.is_fatal(), "{garbage}: {error}");
+        for text in [error.to_string(), format!("{error:?}")] {
+            assert!(text.contains("no URL") && !text.contains("hunter2"), "{text}");
+        }
+    }
+}
