@@ -112,6 +112,8 @@ async fn who_has_not_all_rights_is_told_so_and_who_is_forgotten_says_it_again() 
     let memo = Bytes::from_static(b"memo");
     let renew = RenewRequest::new(lease(), &me, mine.fence, TTL);
     store.renew(renew.memo(&memo)).await.unwrap();
+    assert!(store.inspect(lease()).await.unwrap().unwrap().is_held_by(&me));
+    assert!(matches!(acquire(&store, &me).await.unwrap(), AcquireOutcome::Held(_)));
     let mut changes = store.changes(lease());
     buttress_servers::soon(futures_util::StreamExt::next(&mut changes)).await.unwrap();
     store.release(ReleaseRequest::new(lease(), &me, mine.fence)).await.unwrap();
@@ -124,12 +126,13 @@ async fn who_has_not_all_rights_is_told_so_and_who_is_forgotten_says_it_again() 
     let renew = RenewRequest::new(lease(), &me, mine.fence, TTL);
     let as_root = Some(ConnectOptions::new().with_user("root", "a"));
     let root = Client::connect([server.url()], as_root).await.unwrap();
-    root.auth_client().user_change_password("root", "b").await.unwrap();
+    // The same as before: but who has come in by it has to come again.
+    root.auth_client().user_change_password("who", "a").await.unwrap();
     until("it renews", async || {
         store.renew(renew).await.inspect_err(|error| assert!(!error.is_fatal(), "{error}")).is_ok()
     })
     .await;
-    // It forgets whom it knew.
+    // And so everybody has to.
     server.stop().await;
     server.start().await;
     until("it renews", async || {
