@@ -104,8 +104,9 @@
 //! # What it does not bear
 //!
 //! - **A cluster that is restored** from a snapshot counts from there, and may give numbers again that it had given since.
-//!   Who checks tokens refuses the leader until they are greater than what was seen: stuck, and not split. Where that
-//!   matters, restore etcd with `--bump-revision`.
+//!   A candidate that has seen greater tokens takes one that is greater than those. One that has been started since knows
+//!   of none: who checks tokens refuses its work, stuck and not split. Where that matters, restore etcd with
+//!   `--bump-revision`.
 //! - **Another cluster** counts from elsewhere. An object that is moved with its annotations takes its token along, and the
 //!   next one is greater; one that is made anew has no token to begin with.
 //! - **Who edits holder, times or annotations by hand** decides who leads. What cannot be read is an error, and then nobody

@@ -134,9 +134,10 @@ impl Kept {
     }
 
     /// The token of a term that begins by writing over this very state: its number, or one more than that of the last
-    /// term, if the object has come from where numbers are greater.
-    pub(crate) fn next_fence(&self) -> Result<FencingToken, Why> {
-        let last = self.note.as_ref().map_or(0, |note| note.fence.get());
+    /// term, or that has been `seen`, if the object has come from where numbers are greater.
+    pub(crate) fn next_fence(&self, seen: Option<FencingToken>) -> Result<FencingToken, Why> {
+        let last = self.note.as_ref().map(|note| note.fence).max(seen);
+        let last = last.map_or(0, FencingToken::get);
         let next = self.version.max(last.checked_add(1).ok_or("a token that is none of ours")?);
         FencingToken::new(next).ok_or_else(|| "a resourceVersion of zero".into())
     }

@@ -285,7 +285,7 @@ impl Shared {
                 return Ok(AcquireOutcome::Held(found.record(name, seen)));
             }
             has_written = true;
-            let fence = found.next_fence()?;
+            let fence = found.next_fence(request.after)?;
             if let Some(taken) = self.put(&leases, name, found.taken(&request, fence)).await? {
                 if !taken.is_of(request.identity, fence) {
                     return Err("it has not kept what was written".into());

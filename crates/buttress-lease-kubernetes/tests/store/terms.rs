@@ -209,6 +209,21 @@ async fn a_token_is_greater_than_the_last_one_also_where_numbers_are_less() {
     assert!(acquire(&store, &me).await.unwrap_err().is_fatal(), "there is none after the last");
 }
 
+/// A cluster that was restored, from before what a candidate has seen.
+#[tokio::test]
+async fn a_token_is_greater_than_what_the_candidate_has_seen() {
+    let server = FakeKubernetes::new().await;
+    let (store, me) = (open(&server).await, Identity::generate());
+    let seen = FencingToken::new(9_000_000).unwrap();
+    let request = AcquireRequest::new(lease(), &me, TTL, &NOTHING).after(Some(seen));
+    let AcquireOutcome::Acquired(mine) = store.acquire(request).await.unwrap() else {
+        panic!("nobody has it")
+    };
+    assert_eq!(mine.fence.get(), 9_000_001);
+    store.release(ReleaseRequest::new(lease(), &me, mine.fence)).await.unwrap();
+    assert_eq!(acquired(&store, &me).await.fence.get(), 9_000_002, "who comes next knows it, too");
+}
+
 // client-go#754: a release with a lease of no time at all, which the server refuses.
 #[tokio::test]
 async fn a_release_is_let_in_and_says_that_nobody_holds_it() {
