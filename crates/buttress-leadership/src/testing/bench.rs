@@ -276,3 +276,34 @@ pub(super) async fn dropped_after<F: Future>(polls: usize, future: F) -> Option<
     })
     .await
 }
+
+#[cfg(all(test, not(buttress_loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_run_at_the_same_time_than_are_to_and_the_answers_are_in_order() {
+        for (many, at_most) in [(1, 1), (3, 3), (usize::MAX, 10)] {
+            let (running, most) = (Cell::new(0), Cell::new(0));
+            let answers = some_at_once(
+                many,
+                (0..10_u64).map(|nth| {
+                    let (running, most) = (&running, &most);
+                    async move {
+                        running.set(running.get() + 1);
+                        most.set(most.get().max(running.get()));
+                        sleep(Duration::from_secs(10 - nth)).await;
+                        running.set(running.get() - 1);
+                        nth
+                    }
+                }),
+            );
+            assert_eq!(answers.await, (0..10).collect::<Vec<_>>());
+            assert_eq!(most.get(), at_most);
+        }
+    }
+}
