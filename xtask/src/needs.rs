@@ -60,7 +60,7 @@ const NEEDS: &[Need] = &[
         probe: Probe::Runs("protoc", "-o/dev/null google/protobuf/descriptor.proto"),
         from: From::Debian("protobuf-compiler libprotobuf-dev"),
         why: "the client of etcd is built with it",
-        steps: &[Step::Clippy, Step::Docs, Step::Tests, Step::Features],
+        steps: &[Step::Clippy, Step::Docs, Step::Tests, Step::Features, Step::Examples],
         spared: false,
     },
     Need {
