@@ -63,7 +63,8 @@
 //! etcdctl del buttress/lease/billing/nightly
 //! ```
 //!
-//! A user needs to read and write the prefix `buttress/`.
+//! A user needs to read and write the prefix `buttress/`. It is tested on etcd 3.4, and uses nothing that later ones
+//! have not.
 //!
 //! # The connection
 //!
@@ -85,6 +86,8 @@ mod store;
 mod times;
 
 pub use etcd_client;
+/// What gRPC calls errors. See [`EtcdError::code`].
+pub use tonic::Code;
 
 pub use self::{
     error::EtcdError,
