@@ -338,9 +338,8 @@ async fn a_release_or_a_deletion_wakes_whoever_watches_also_on_a_new_connection(
     let mut far = far().await;
     let near = open(&far.server).await;
     let mut changes = far.store.changes(lease());
-    // To begin with, what was missed may have been a release.
-    soon(changes.next()).await.unwrap();
-    for disturbance in ["none", "cut", "too old", "killed", "deleted"] {
+    for disturbance in ["begun", "none", "cut", "too old", "killed", "deleted"] {
+        let mine = acquired(&near, &far.me).await;
         match disturbance {
             "cut" => far.proxy.cut(),
             "too old" => far.server.end_watches(),
@@ -351,18 +350,14 @@ async fn a_release_or_a_deletion_wakes_whoever_watches_also_on_a_new_connection(
             _ => {}
         }
         if !["none", "deleted"].contains(&disturbance) {
+            // What was missed may have been a release.
             soon(changes.next()).await.unwrap();
         }
-        let mine = acquired(&near, &far.me).await;
-        near.renew(RenewRequest::new(lease(), &far.me, mine.fence, TTL)).await.unwrap();
-        // The object as it was when this watch began, and the one that was made: nobody held it.
-        let _ =
-            timeout(Duration::from_millis(100), async { while changes.next().await.is_some() {} })
-                .await;
-        near.renew(RenewRequest::new(lease(), &far.me, mine.fence, TTL)).await.unwrap();
+        let renew = RenewRequest::new(lease(), &far.me, mine.fence, TTL);
+        until("it is renewed", async || near.renew(renew).await.is_ok()).await;
         let quiet =
             std::future::poll_fn(|cx| Poll::Ready(changes.poll_next_unpin(cx).is_pending()));
-        assert!(quiet.await, "a renewal is no release");
+        assert!(quiet.await, "neither a term nor a renewal is a release ({disturbance})");
         if disturbance == "deleted" {
             far.server.delete("a");
         } else {

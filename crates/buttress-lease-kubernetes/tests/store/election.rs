@@ -105,7 +105,7 @@ async fn a_lease_that_is_deleted_by_hand_is_lost_within_two_renewals_and_led_aga
 /// Its gate is shut before somebody else's is open, and it is told nothing.
 #[tokio::test]
 async fn who_is_cut_off_leads_no_more_when_the_next_one_does() {
-    let config = || LeaseConfig::new(lease().clone()).scaled_to(Duration::from_secs(3));
+    let config = || LeaseConfig::new(lease().clone()).scaled_to(Duration::from_secs(5));
     let server = FakeKubernetes::new().await;
     let proxy = Proxy::to(server.addr()).await;
     let first = Elector::new(options(proxy.addr()).open_later(), config()).unwrap();
