@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use buttress_leadership::{Elector, LeaseConfig};
+use buttress_lease_postgres::tokio_postgres::{self, NoTls, error::SqlState};
 use buttress_servers::until;
 
-use crate::server::{Database, lease};
+use crate::server::{Database, lease, shared};
 
 /// Leases that are long for any machine, and renewed often.
 fn config() -> LeaseConfig {
@@ -36,6 +37,39 @@ async fn a_term_goes_on_while_its_connections_are_killed() {
             .await;
     }
     assert_eq!((leadership.fence(), leadership.metrics().terms_started), (fence, 1));
+    running.stop().await;
+}
+
+// controller-runtime#3092, karpenter#2100: renewals that wait for what the work waits for.
+#[tokio::test]
+async fn a_term_goes_on_while_the_application_has_every_connection_and_waits_on_each() {
+    let database = Database::on(shared().await, "CONNECTION LIMIT 8").await;
+    let elector = Elector::new(database.store().await, config()).unwrap();
+    let leadership = elector.leadership();
+    let running = elector.spawn();
+    until("it leads", async || leadership.is_leader()).await;
+    // Who is no superuser is held to the limit.
+    let role = format!("app_{}", database.name);
+    let create = format!("CREATE ROLE {role} LOGIN PASSWORD 'word'");
+    database.hand().await.batch_execute(&create).await.unwrap();
+    let url = database.url(&format!("{role}:word"), shared().await.addr());
+    let mut pool = Vec::new();
+    let full = loop {
+        match tokio_postgres::connect(&url, NoTls).await {
+            Ok((client, connection)) => {
+                tokio::spawn(connection);
+                let waits = async move { client.batch_execute("SELECT pg_sleep(600)").await };
+                pool.push(tokio::spawn(waits));
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.code(), Some(&SqlState::TOO_MANY_CONNECTIONS), "{full}");
+    let before = leadership.metrics();
+    let renewed = async || leadership.metrics().renewals_accepted >= before.renewals_accepted + 5;
+    until("it is renewed", renewed).await;
+    assert!(pool.iter().all(|waits| !waits.is_finished()), "all of it waits");
+    assert_eq!(leadership.metrics().renewals_failed, before.renewals_failed);
     running.stop().await;
 }
 
