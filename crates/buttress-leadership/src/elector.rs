@@ -642,7 +642,9 @@ impl<S: LeaseStore> Driver<S> {
 
     fn begin(&mut self, op: Op) {
         self.is_changed = false;
-        if self.changes.is_none() {
+        let waits = matches!(op, Op::Acquire | Op::Inspect);
+        if waits && self.changes.is_none() {
+            // First, so that nothing is missed between the answer and the next look.
             let changes = guarded(|| self.store.changes(&self.config.name));
             self.changes = changes.ok().map(Foreign::new);
         }
@@ -858,6 +860,8 @@ impl<S: LeaseStore> Driver<S> {
 
     fn start(&mut self, now: BootTime, fence: FencingToken, valid_until: BootTime) {
         let term = Arc::new(Term::of(self.leadership.clone(), fence, valid_until));
+        // A leader does not listen, and whoever tells it holds a connection for that.
+        self.changes = None;
         let shared = self.shared();
         shared.counters.renewed_at.store(now.as_nanos(), Relaxed);
         let mut degraded = None;

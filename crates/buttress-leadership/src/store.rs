@@ -58,6 +58,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Tells that the lease may have changed, so that candidates need not wait for their next look.
     ///
     /// It wakes, and proves nothing: it may drop, double, reorder, and end. The default never says anything.
+    ///
+    /// An elector asks for it before it looks, and lets go of it when it leads.
     fn changes(&self, name: &LeaseName) -> Changes {
         let _ = name;
         no_changes()

@@ -1,11 +1,18 @@
 //! Who gets the lease, and when.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use buttress_core::edge;
 use buttress_leadership::{
-    AcquireOutcome, AcquireRequest, Fault, FaultyStore, Fence, Identity, LeaseStore, MemoryStore,
-    Operation, State,
+    AcquireOutcome, AcquireRequest, Changes, Elector, Fault, FaultyStore, Fence, Identity,
+    LeaseName, LeaseRecord, LeaseStore, MemoryStore, Operation, ReleaseOutcome, ReleaseRequest,
+    RenewOutcome, RenewRequest, State, StoreCapabilities, StoreError,
 };
 use tokio::time::sleep;
 
@@ -50,6 +57,83 @@ async fn of_two_that_ask_at_the_same_time_one_gets_it() {
         let won = |outcome| matches!(outcome, Ok(AcquireOutcome::Acquired(_)));
         assert!(won(one) != won(other), "round {round}");
     }
+}
+
+/// A store that counts those who listen to it.
+struct Heard {
+    inner: MemoryStore,
+    listening: Arc<AtomicUsize>,
+}
+
+/// Somebody listens, while it is there.
+struct Listening(Arc<AtomicUsize>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl LeaseStore for Heard {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.inner.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
+        assert_eq!(self.listening.load(Relaxed), 1, "before it looks");
+        self.inner.acquire(request).await
+    }
+
+    async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, StoreError> {
+        self.inner.renew(request).await
+    }
+
+    async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        self.inner.release(request).await
+    }
+
+    async fn inspect(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, StoreError> {
+        assert_eq!(self.listening.load(Relaxed), 1, "before it looks");
+        self.inner.inspect(name).await
+    }
+
+    fn changes(&self, name: &LeaseName) -> Changes {
+        assert_eq!(self.listening.fetch_add(1, Relaxed), 0, "it listens once");
+        let (listening, mut inner) =
+            (Listening(Arc::clone(&self.listening)), self.inner.changes(name));
+        Box::pin(futures_util::stream::poll_fn(move |cx| {
+            let _ = &listening;
+            inner.as_mut().poll_next(cx)
+        }))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_listens_for_changes_and_who_leads_does_not() {
+    let inner = MemoryStore::new();
+    let stands = || {
+        let listening = Arc::<AtomicUsize>::default();
+        let store = Heard { inner: inner.clone(), listening: Arc::clone(&listening) };
+        let task = Elector::new(store, config()).unwrap().spawn();
+        (task, move || listening.load(Relaxed))
+    };
+    let (first, first_listens) = stands();
+    first.leadership().watch().wait_for(|standing| standing.term.is_some()).await.unwrap();
+    let (second, second_listens) = stands();
+    sleep(secs(60)).await;
+    assert_eq!((first_listens(), second_listens()), (0, 1));
+    first.leadership().resign();
+    sleep(TICK).await;
+    assert!(second.leadership().is_leader(), "it was woken");
+    sleep(secs(2)).await;
+    assert_eq!((first_listens(), second_listens()), (1, 0), "each is what the other was");
+    inner.evict(&name());
+    sleep(secs(10)).await;
+    assert!(second.leadership().is_leader(), "it stood again");
+    assert_eq!((first_listens(), second_listens()), (1, 0));
+    drop((first, second));
+    sleep(TICK).await;
+    assert_eq!((first_listens(), second_listens()), (0, 0));
 }
 
 // kubernetes-retired/contrib#690
