@@ -202,6 +202,27 @@ pub struct OperationMetrics {
     pub duration_total: Duration,
     /// How long the last one took.
     pub last_duration: Duration,
+    /// How many took how long: no longer than each of the [bounds](Self::DURATION_BOUNDS), and longer than the one
+    /// before it; and at last, longer than all of them. Together they are all that ended.
+    pub durations: [u64; Self::DURATION_BOUNDS.len() + 1],
+}
+
+impl OperationMetrics {
+    /// The bounds of [`durations`](Self::durations): from what a store beside us takes to the default limit of a call,
+    /// two to three steps a decade, as is usual with Prometheus. What takes longer is late whatever it takes.
+    pub const DURATION_BOUNDS: [Duration; 11] = [
+        Duration::from_millis(1),
+        Duration::from_micros(2_500),
+        Duration::from_millis(5),
+        Duration::from_millis(10),
+        Duration::from_millis(25),
+        Duration::from_millis(50),
+        Duration::from_millis(100),
+        Duration::from_millis(250),
+        Duration::from_millis(500),
+        Duration::from_secs(1),
+        Duration::from_millis(2_500),
+    ];
 }
 
 /// What is counted.
@@ -249,6 +270,7 @@ pub(crate) struct OperationCounters {
     in_flight: AtomicU64,
     total: AtomicU64,
     last: AtomicU64,
+    durations: [AtomicU64; OperationMetrics::DURATION_BOUNDS.len() + 1],
 }
 
 /// How a call ended.
@@ -367,6 +389,8 @@ impl OperationCounters {
         self.in_flight.fetch_sub(1, Relaxed);
         self.total.fetch_add(nanos(took), Relaxed);
         self.last.store(nanos(took), Relaxed);
+        let bounds = &OperationMetrics::DURATION_BOUNDS;
+        count(&self.durations[bounds.partition_point(|bound| *bound < took)]);
     }
 
     fn snapshot(&self) -> OperationMetrics {
@@ -379,6 +403,7 @@ impl OperationCounters {
             in_flight: self.in_flight.load(Relaxed),
             duration_total: Duration::from_nanos(self.total.load(Relaxed)),
             last_duration: Duration::from_nanos(self.last.load(Relaxed)),
+            durations: std::array::from_fn(|at| self.durations[at].load(Relaxed)),
         }
     }
 }
@@ -386,6 +411,26 @@ impl OperationCounters {
 #[cfg(all(test, not(buttress_loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_is_counted_by_the_least_bound_that_it_did_not_pass() {
+        let bounds = OperationMetrics::DURATION_BOUNDS;
+        assert!(bounds.is_sorted_by(|one, other| one < other));
+        let beyond = Duration::from_nanos(1);
+        let past_all = [bounds[10] + beyond, Duration::MAX];
+        let times = [Duration::ZERO].into_iter();
+        let times = times.chain(bounds.iter().flat_map(|bound| [*bound, *bound + beyond]));
+        for took in times.chain(past_all) {
+            let counters = OperationCounters::default();
+            counters.begin();
+            assert_eq!(counters.snapshot().durations, [0; 12], "it has not ended");
+            counters.end(Ended::Answered, took);
+            let OperationMetrics { durations, .. } = counters.snapshot();
+            let mut expected = [0; 12];
+            expected[bounds.iter().take_while(|bound| took > **bound).count()] = 1;
+            assert_eq!(durations, expected, "{took:?}");
+        }
+    }
 
     #[test]
     fn each_reason_to_leave_is_counted_as_itself() {
