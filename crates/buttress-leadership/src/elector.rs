@@ -658,10 +658,12 @@ impl<S: LeaseStore> Driver<S> {
         let told = (payload.clone(), memo.clone());
         let future = async move {
             let LeaseConfig { name, identity, lease_duration: ttl, .. } = &config;
+            let limit = config.operation_timeout;
             match op {
                 Op::Acquire => {
                     let request = AcquireRequest::new(name, identity, *ttl, &config.payload);
-                    store.acquire(request.after(seen)).await.map(|outcome| match outcome {
+                    let request = request.after(seen).limit(limit);
+                    store.acquire(request).await.map(|outcome| match outcome {
                         AcquireOutcome::Acquired(record) => Answer::Acquired(record),
                         AcquireOutcome::Held(record) => Answer::Held(record),
                     })
@@ -670,7 +672,7 @@ impl<S: LeaseStore> Driver<S> {
                 Op::Renew(fence) => {
                     let mut request = RenewRequest::new(name, identity, fence, *ttl);
                     (request.payload, request.memo) = (payload.as_ref(), memo.as_ref());
-                    store.renew(request).await.map(|outcome| match outcome {
+                    store.renew(request.limit(limit)).await.map(|outcome| match outcome {
                         RenewOutcome::Renewed(record) => Answer::Renewed(record),
                         RenewOutcome::Lost(record) => Answer::Lost(record),
                     })
@@ -678,7 +680,7 @@ impl<S: LeaseStore> Driver<S> {
                 Op::Release(fence) => {
                     let mut request = ReleaseRequest::new(name, identity, fence);
                     request.memo = memo.as_ref();
-                    store.release(request).await.map(|outcome| match outcome {
+                    store.release(request.limit(limit)).await.map(|outcome| match outcome {
                         ReleaseOutcome::Released => Answer::Released,
                         ReleaseOutcome::NotHolder(_) => Answer::NotHolder,
                     })

@@ -24,7 +24,8 @@ use crate::{Changes, FencingToken, Identity, LeaseName, LeaseRecord, no_changes}
 ///
 /// **One call is one attempt.** The elector reads the clock right before it polls the future, and counts the
 /// lease from there. A client that repeats by itself inside makes terms short; the elector repeats, and knows
-/// when to stop. No call needs a time limit: the elector drops it.
+/// when to stop. No call needs a time limit: the elector drops it. A server that would go on with it meanwhile is
+/// told how long it [waits](AcquireRequest::limit).
 ///
 /// Give it a connection of its own. What shares the work's pool waits for the work just when that is stuck.
 pub trait LeaseStore: Send + Sync + 'static {
@@ -154,6 +155,9 @@ pub struct AcquireRequest<'a> {
     /// The greatest token that whoever asks has seen, if it has seen any. See
     /// [`FenceSource::Counter`].
     pub after: Option<FencingToken>,
+    /// How long the asker waits for the answer at most, if it says so: an elector its
+    /// [`operation_timeout`](crate::LeaseConfig::operation_timeout).
+    pub limit: Option<Duration>,
 }
 
 /// Asks for it for another while.
@@ -172,6 +176,8 @@ pub struct RenewRequest<'a> {
     pub payload: Option<&'a Bytes>,
     /// What it leaves for those who come after it, if it is to be changed.
     pub memo: Option<&'a Bytes>,
+    /// As [`AcquireRequest::limit`].
+    pub limit: Option<Duration>,
 }
 
 /// Gives it back.
@@ -186,6 +192,8 @@ pub struct ReleaseRequest<'a> {
     pub fence: FencingToken,
     /// What it leaves for those who come after it, if it is to be changed.
     pub memo: Option<&'a Bytes>,
+    /// As [`AcquireRequest::limit`].
+    pub limit: Option<Duration>,
 }
 
 /// What came of asking for a lease.
@@ -289,13 +297,20 @@ impl<'a> AcquireRequest<'a> {
         ttl: Duration,
         payload: &'a Bytes,
     ) -> Self {
-        Self { name, identity, ttl, payload, after: None }
+        Self { name, identity, ttl, payload, after: None, limit: None }
     }
 
     /// With a token that is greater than this one, where tokens are counted.
     #[must_use]
     pub const fn after(mut self, seen: Option<FencingToken>) -> Self {
         self.after = seen;
+        self
+    }
+
+    /// Says how long the asker waits.
+    #[must_use]
+    pub const fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
         self
     }
 }
@@ -309,7 +324,7 @@ impl<'a> RenewRequest<'a> {
         fence: FencingToken,
         ttl: Duration,
     ) -> Self {
-        Self { name, identity, fence, ttl, payload: None, memo: None }
+        Self { name, identity, fence, ttl, payload: None, memo: None, limit: None }
     }
 
     /// Changes what the holder says of itself.
@@ -325,19 +340,33 @@ impl<'a> RenewRequest<'a> {
         self.memo = Some(memo);
         self
     }
+
+    /// Says how long the asker waits.
+    #[must_use]
+    pub const fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
 }
 
 impl<'a> ReleaseRequest<'a> {
     /// Gives it back, and leaves what was left.
     #[must_use]
     pub const fn new(name: &'a LeaseName, identity: &'a Identity, fence: FencingToken) -> Self {
-        Self { name, identity, fence, memo: None }
+        Self { name, identity, fence, memo: None, limit: None }
     }
 
     /// Changes what it leaves.
     #[must_use]
     pub const fn memo(mut self, memo: &'a Bytes) -> Self {
         self.memo = Some(memo);
+        self
+    }
+
+    /// Says how long the asker waits.
+    #[must_use]
+    pub const fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
         self
     }
 }

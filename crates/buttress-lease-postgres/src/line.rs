@@ -19,6 +19,7 @@ use tokio_postgres::{
 use crate::{
     connect::{Connect, Drive},
     error::{Failure, Why},
+    table::{self, Millis},
 };
 
 pub(crate) struct Wire {
@@ -38,6 +39,8 @@ pub(crate) struct Slot {
     pub(crate) wire: Option<Wire>,
     /// Whether the table has been looked at.
     pub(crate) is_checked: bool,
+    /// After what time the server gives a statement up on that connection.
+    pub(crate) timeout: Option<Millis>,
 }
 
 /// A server that has not let us in by then does not answer. Calls are dropped before, by the elector.
@@ -157,5 +160,14 @@ impl<'a> Line<'a> {
             self.slot.wire = Some(wire);
         }
         done.map_err(Failure::sent)
+    }
+
+    /// Has the server give up statements after that time, if it does not.
+    pub(crate) async fn time_out(&mut self, timeout: Millis) -> Result<(), Failure> {
+        if self.slot.timeout != Some(timeout) {
+            self.query(&table::time_out(timeout), &[]).await.map_err(Failure::without_effect)?;
+            self.slot.timeout = Some(timeout);
+        }
+        Ok(())
     }
 }

@@ -1,4 +1,12 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::NonZero,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use buttress_leadership::{
     AcquireOutcome, AcquireRequest, Changes, Expiry, LeaseClock, LeaseName, LeaseRecord,
@@ -16,7 +24,7 @@ use crate::{
     error::{Failure, Why},
     line::{Line, Slot, Wire},
     listen::released,
-    table::{self, Row},
+    table::{self, Millis, Row},
 };
 
 /// Leases in a PostgreSQL table. Clones share its connection, on which calls go one after the other.
@@ -74,8 +82,14 @@ pub(crate) struct Shared {
     options: PostgresOptions,
     /// What candidates see, where it is for them to decide that a lease is over.
     observed: Option<Observations>,
+    /// The shortest time that anybody said to wait for an answer, in milliseconds.
+    limit: AtomicU64,
     slot: Mutex<Slot>,
 }
+
+/// A statement is given up after this share of the time that the asker waits: "somebody holds the row" says more than
+/// "too slow", and is to be heard.
+const SHARE: (u32, u32) = (4, 5);
 
 // === impl PostgresStore ===
 
@@ -149,7 +163,7 @@ impl fmt::Debug for PostgresStore {
 // === impl PostgresOptions ===
 
 impl PostgresOptions {
-    /// Less than the elector's limit of 2.5 s for a call: "somebody holds the row" says more than "too slow".
+    /// Less than the elector's limit of 2.5 s for a call.
     pub const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Those of a server that has the table, without TLS.
@@ -216,8 +230,11 @@ impl PostgresOptions {
     }
 
     /// After what time the server gives a statement up, [two seconds](Self::DEFAULT_STATEMENT_TIMEOUT) unless
-    /// set, in steps of a millisecond; one of less than that is refused. It is to be less than the
-    /// [operation timeout](buttress_leadership::LeaseConfig::DEFAULT_OPERATION_TIMEOUT).
+    /// set, in steps of a millisecond; one of less than that is refused.
+    ///
+    /// It is never more than four fifths of the elector's
+    /// [`operation_timeout`](buttress_leadership::LeaseConfig::operation_timeout), whatever is set: the server would go
+    /// on for nobody, and might take a lease long after whoever asked for it has gone.
     #[must_use]
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
@@ -262,8 +279,8 @@ impl PostgresOptions {
         self.config = completed(self.config);
         let is_observed = self.expiry == Expiry::Observed;
         let observed = is_observed.then(|| Observations::new(self.clock.clone()));
-        let slot = Mutex::default();
-        PostgresStore { shared: Arc::new(Shared { place, options: self, observed, slot }) }
+        let (limit, slot) = (AtomicU64::new(u64::MAX), Mutex::default());
+        PostgresStore { shared: Arc::new(Shared { place, options: self, observed, limit, slot }) }
     }
 }
 
@@ -283,6 +300,7 @@ impl fmt::Debug for PostgresOptions {
 
 impl Shared {
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, Failure> {
+        self.waits(request.limit);
         let line = &mut self.line().await?;
         let name = request.name;
         // To look locks nothing, and most candidates find that somebody has it.
@@ -308,6 +326,7 @@ impl Shared {
     }
 
     async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, Failure> {
+        self.waits(request.limit);
         let line = &mut self.line().await?;
         let name = request.name;
         if let Some(row) = table::renew(line, &request, self.observed.is_some()).await? {
@@ -318,6 +337,7 @@ impl Shared {
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, Failure> {
+        self.waits(request.limit);
         let line = &mut self.line().await?;
         if table::release(line, &request).await? {
             return Ok(ReleaseOutcome::Released);
@@ -348,23 +368,41 @@ impl Shared {
 
     /// The connection, for the next call. What fails here has had no effect on any lease.
     async fn line(&self) -> Result<Line<'_>, Failure> {
-        // Zero is no limit to the server, and it is not what was meant.
-        if self.options.statement_timeout < Duration::from_millis(1) {
-            return Err("`statement_timeout` must be a millisecond at least".into());
-        }
+        let timeout = self.timeout()?;
         let mut line = Line::of(self.slot.lock().await).await;
         if line.slot.wire.is_none() {
-            let mut first = table::session(self.options.statement_timeout);
+            let mut first = table::session(timeout);
             if self.options.create_table && !line.slot.is_checked {
                 first.push_str(table::CREATE);
             }
             line.slot.wire = Some(self.connect(&first).await?);
+            line.slot.timeout = Some(timeout);
             if !line.slot.is_checked {
                 table::check(&mut line).await.map_err(Failure::without_effect)?;
                 line.slot.is_checked = true;
             }
         }
+        line.time_out(timeout).await?;
         Ok(line)
+    }
+
+    /// Somebody does not wait for longer than that.
+    fn waits(&self, limit: Option<Duration>) {
+        if let Some(limit) = limit {
+            let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            self.limit.fetch_min(millis, Relaxed);
+        }
+    }
+
+    /// After what time the server gives up.
+    fn timeout(&self) -> Result<Millis, Failure> {
+        let waits = Duration::from_millis(self.limit.load(Relaxed));
+        let most = (waits / SHARE.1 * SHARE.0).max(Duration::from_millis(1));
+        let timeout = self.options.statement_timeout.min(most).as_millis();
+        // Zero is no limit to the server, and it is not what was meant.
+        let timeout =
+            NonZero::new(u32::try_from(timeout.min(i32::MAX as u128)).unwrap_or(u32::MAX));
+        timeout.ok_or_else(|| "`statement_timeout` must be a millisecond at least".into())
     }
 
     pub(crate) async fn connect(&self, first: &str) -> Result<Wire, Why> {

@@ -1,6 +1,6 @@
 //! The rows, and the statements that read and write them.
 
-use std::time::Duration;
+use std::{num::NonZero, time::Duration};
 
 use buttress_leadership::{
     AcquireRequest, BootTime, FencingToken, Identity, LeaseName, LeaseRecord, Observation,
@@ -33,16 +33,24 @@ pub(crate) struct Row {
 /// Since 1970, by the server's clock.
 type Micros = i64;
 
+/// A time that the server may take, more than none: that would be no limit to it.
+pub(crate) type Millis = NonZero<u32>;
+
 /// For this connection, whatever the role's settings are: what is answered is on the disk, and two that take
 /// the same lease wait for each other instead of failing.
-pub(crate) fn session(timeout: Duration) -> String {
-    let timeout = timeout.as_millis().min(i32::MAX as u128);
+pub(crate) fn session(timeout: Millis) -> String {
     format!(
-        "SET statement_timeout = {timeout};
+        "{};
         SET default_transaction_isolation = 'read committed';
         SELECT set_config('synchronous_commit', 'on', false)
-            WHERE current_setting('synchronous_commit') = 'off';"
+            WHERE current_setting('synchronous_commit') = 'off';",
+        time_out(timeout)
     )
+}
+
+/// For this connection, from now on.
+pub(crate) fn time_out(timeout: Millis) -> String {
+    format!("SET statement_timeout = {timeout}")
 }
 
 /// The lock keeps two from making it at the same time, of whom one would fail.

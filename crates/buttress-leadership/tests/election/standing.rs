@@ -81,14 +81,17 @@ impl LeaseStore for Heard {
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome, StoreError> {
         assert_eq!(self.listening.load(Relaxed), 1, "before it looks");
+        assert_eq!(request.limit, Some(millis(2_500)));
         self.inner.acquire(request).await
     }
 
     async fn renew(&self, request: RenewRequest<'_>) -> Result<RenewOutcome, StoreError> {
+        assert_eq!(request.limit, Some(millis(2_500)));
         self.inner.renew(request).await
     }
 
     async fn release(&self, request: ReleaseRequest<'_>) -> Result<ReleaseOutcome, StoreError> {
+        assert_eq!(request.limit, Some(millis(2_500)));
         self.inner.release(request).await
     }
 

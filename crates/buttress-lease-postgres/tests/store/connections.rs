@@ -227,6 +227,25 @@ async fn a_row_that_somebody_holds_is_waited_for_and_then_nothing_is_done() {
 }
 
 #[tokio::test]
+async fn nothing_is_waited_for_longer_than_whoever_asks_waits_whatever_is_set() {
+    let database = Database::new().await;
+    let (first, me) = (database.store().await, Identity::generate());
+    let mine = acquired(&first, &me).await;
+    let hour = || database.options().statement_timeout(Duration::from_secs(3600));
+    let hand = database.hand().await;
+    hand.batch_execute("BEGIN; SELECT FROM buttress_leases FOR UPDATE").await.unwrap();
+    let renew = RenewRequest::new(lease(), &me, mine.fence, TTL).limit(Duration::from_millis(50));
+    // On a connection that was there before the limit was known, and on one that comes later.
+    for store in [hour().open().await.unwrap(), hour().open_later()] {
+        let error = soon(store.renew(renew)).await.unwrap_err();
+        let (kind, text) = told(&error, &database.place(shared().await.addr()), "renew");
+        assert_eq!(kind, "not applied", "{text}");
+        assert!(text.contains("statement timeout"), "{text}");
+    }
+    hand.batch_execute("ROLLBACK").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_release_wakes_whoever_listens_also_on_a_new_connection() {
     let far = far().await;
     let near = far.database.store().await;
