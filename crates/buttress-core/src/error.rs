@@ -51,6 +51,8 @@ pub enum Reason {
     DeadlineExceeded,
     /// This process does not hold the lease.
     NotLeader,
+    /// This process is the one to ask, and what it needs is ill: no other would do better.
+    Degraded,
     /// The caller's rate is used up.
     RateLimited,
     /// The process is about to stop.
@@ -211,6 +213,7 @@ impl Reason {
             Self::Overloaded => "overloaded",
             Self::DeadlineExceeded => "deadline exceeded",
             Self::NotLeader => "not leader",
+            Self::Degraded => "degraded",
             Self::RateLimited => "rate limited",
             Self::Draining => "draining",
         }

@@ -30,6 +30,7 @@ pub(crate) fn of_refusal(reason: Reason) -> &'static Status {
             lasting!(deadline_exceeded, Reason::DeadlineExceeded.as_str())
         }
         Reason::NotLeader => lasting!(unavailable, Reason::NotLeader.as_str()),
+        Reason::Degraded => lasting!(unavailable, Reason::Degraded.as_str()),
         Reason::RateLimited => lasting!(resource_exhausted, Reason::RateLimited.as_str()),
         Reason::Draining => lasting!(unavailable, Reason::Draining.as_str()),
     }
@@ -74,6 +75,7 @@ mod tests {
             (Reason::Overloaded, Code::ResourceExhausted),
             (Reason::DeadlineExceeded, Code::DeadlineExceeded),
             (Reason::NotLeader, Code::Unavailable),
+            (Reason::Degraded, Code::Unavailable),
             (Reason::RateLimited, Code::ResourceExhausted),
             (Reason::Draining, Code::Unavailable),
         ] {

@@ -49,7 +49,7 @@ pub struct Refusal {
 ///
 /// | error | status | with |
 /// |---|---|---|
-/// | `Rejected`: circuit open, draining | 503 | `Retry-After`, where known |
+/// | `Rejected`: circuit open, degraded, draining | 503 | `Retry-After`, where known |
 /// | `Rejected`: bulkhead full, overloaded | 503 | `Retry-After`, where known; [`OVERLOADED`] |
 /// | `Rejected`: rate limited | 429 | `Retry-After`, where known |
 /// | `Rejected`: deadline exceeded | 504 | |
@@ -68,9 +68,9 @@ pub struct Refusal {
 /// in time, whichever part of it took so long.
 ///
 /// The outermost of them decides. [`OVERLOADED`] says that *this* server is full, so it is set
-/// only where the error itself is the refusal, not where a handler failed of somebody's. An open circuit
-/// and a server that is draining do not bear it either: the one cannot do its job, and of the other
-/// another instance may well be asked at once.
+/// only where the error itself is the refusal, not where a handler failed of somebody's. An open circuit,
+/// a leader that is degraded and a server that is draining do not bear it either: the first two cannot do their job,
+/// and of the last another instance may well be asked at once.
 pub fn refusal(error: &(dyn Error + 'static)) -> Option<Refusal> {
     Some(match find(error)? {
         Ours::Rejected(rejected) => Refusal::of_rejected(rejected, is_rejected(error)),
@@ -206,7 +206,7 @@ impl Refusal {
             Reason::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Reason::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
             Reason::NotLeader => StatusCode::MISDIRECTED_REQUEST,
-            // Open circuits, full bulkheads, load that is shed, what is draining; and what may come.
+            // Open circuits, full bulkheads, load that is shed, degraded leaders, what is draining; and what may come.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         let retry_after = match status {
@@ -235,12 +235,13 @@ mod tests {
     use super::*;
     use crate::HttpClass;
 
-    const ALL: [Reason; 7] = [
+    const ALL: [Reason; 8] = [
         Reason::CircuitOpen,
         Reason::BulkheadFull,
         Reason::Overloaded,
         Reason::DeadlineExceeded,
         Reason::NotLeader,
+        Reason::Degraded,
         Reason::RateLimited,
         Reason::Draining,
     ];
@@ -260,7 +261,7 @@ mod tests {
     // TMO-08
     #[test]
     fn every_error_of_ours_has_its_status_and_none_is_408() {
-        let table = [503, 503, 503, 504, 421, 429, 503];
+        let table = [503, 503, 503, 504, 421, 503, 429, 503];
         for (reason, status) in ALL.into_iter().zip(table) {
             let response = response(Rejected::new(reason, "layer"));
             assert_eq!(response.status(), status, "{reason}");
@@ -312,7 +313,8 @@ mod tests {
             let after = Some(secs(2));
             assert_eq!(class(rejected.retry_in(secs(2))), Class::Throttled { after });
         }
-        for reason in [Reason::CircuitOpen, Reason::Draining, Reason::DeadlineExceeded] {
+        let ill = [Reason::CircuitOpen, Reason::Degraded, Reason::Draining];
+        for reason in ill.into_iter().chain([Reason::DeadlineExceeded]) {
             let rejected = Rejected::new(reason, "layer");
             assert_eq!(class(rejected), Class::Transient { after: None }, "{reason}");
         }

@@ -74,8 +74,8 @@ pub enum OnDegraded {
     /// It is let in, and sees how far it comes: a leader that does part of its job is better than none.
     #[default]
     Serve,
-    /// It is refused, with [`CircuitOpen`](buttress_core::Reason::CircuitOpen): what the leader needs is
-    /// ill. For requests that would only wait for what does not come.
+    /// It is refused, with [`Degraded`](buttress_core::Reason::Degraded): what the leader needs is ill, and
+    /// nobody else leads who could be asked. For requests that would only wait for what does not come.
     Shed,
 }
 

@@ -55,7 +55,7 @@ where
         {
             drop(entered);
             count(&leadership.shared.counters.degraded);
-            let rejected = Rejected::new(Reason::CircuitOpen, NAME);
+            let rejected = Rejected::new(Reason::Degraded, NAME);
             return ResponseFuture::refused(&"degraded", rejected, observe);
         }
         match leadership.counted(entered) {

@@ -19,7 +19,7 @@ pub struct ByCode;
 ///
 /// | error | code | with |
 /// |---|---|---|
-/// | `Rejected`: circuit open, draining, not leader | 14, UNAVAILABLE | the pushback, where known |
+/// | `Rejected`: circuit open, degraded, draining, not leader | 14, UNAVAILABLE | the pushback, where known |
 /// | `Rejected`: bulkhead full, overloaded | 8, RESOURCE_EXHAUSTED | the pushback, where known, else -1: do not come again |
 /// | ... deeper in somebody's error | 14, UNAVAILABLE | the pushback, where known |
 /// | `Rejected`: rate limited | 8, RESOURCE_EXHAUSTED | the pushback, where known |
@@ -76,7 +76,7 @@ fn of_rejected(rejected: &Rejected, own: bool) -> Refusal {
         Reason::BulkheadFull | Reason::Overloaded if own => {
             Refusal::grpc(Code::ResourceExhausted, text).overloaded()
         }
-        // Open circuits, what is draining, what does not lead; and what may come.
+        // Open circuits, degraded leaders, what is draining, what does not lead; and what may come.
         _ => Refusal::grpc(Code::Unavailable, text),
     };
     match rejected.retry_after() {
@@ -156,12 +156,13 @@ mod tests {
     use super::*;
     use crate::{GrpcClass, RejectedAsResponseLayer};
 
-    const ALL: [(Reason, &str); 7] = [
+    const ALL: [(Reason, &str); 8] = [
         (Reason::CircuitOpen, "14"),
         (Reason::BulkheadFull, "8"),
         (Reason::Overloaded, "8"),
         (Reason::DeadlineExceeded, "4"),
         (Reason::NotLeader, "14"),
+        (Reason::Degraded, "14"),
         (Reason::RateLimited, "8"),
         (Reason::Draining, "14"),
     ];
@@ -244,7 +245,7 @@ mod tests {
                 "somebody else is full"
             );
         }
-        for reason in [Reason::CircuitOpen, Reason::Draining, Reason::NotLeader] {
+        for reason in [Reason::CircuitOpen, Reason::Degraded, Reason::Draining, Reason::NotLeader] {
             assert_eq!(class(later(reason).into()), Class::Transient { after });
             assert_eq!(class(rejected(reason).into()), Class::Transient { after: None });
         }

@@ -82,12 +82,13 @@ mod tests {
     use crate::{GrpcClass, HttpClass, grpc_refusal};
 
     const LATE: Elapsed = Elapsed::new(Limit::Total, Duration::from_secs(1));
-    const ALL: [Reason; 7] = [
+    const ALL: [Reason; 8] = [
         Reason::CircuitOpen,
         Reason::BulkheadFull,
         Reason::Overloaded,
         Reason::DeadlineExceeded,
         Reason::NotLeader,
+        Reason::Degraded,
         Reason::RateLimited,
         Reason::Draining,
     ];

@@ -300,7 +300,8 @@ async fn where_all_are_ill_one_leads_as_the_last_resort_and_stays() {
     let sheds = serves.clone().on_degraded(OnDegraded::Shed).layer(inner);
     assert!(serves.layer(inner).oneshot(()).await.is_ok());
     let error = sheds.clone().oneshot(()).await.unwrap_err();
-    assert_eq!(error.downcast_ref::<Rejected>().unwrap().reason(), Reason::CircuitOpen);
+    let rejected: &Rejected = error.downcast_ref().unwrap();
+    assert_eq!((rejected.reason(), rejected.layer()), (Reason::Degraded, "leadership"));
     assert_eq!(leadership.metrics().requests.degraded, 1);
 
     databases[leader].is(Health::Healthy);
