@@ -1,4 +1,5 @@
 use std::{
+    panic::Location,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use buttress_leadership::{
     Identity, Leadership, LeaseClock, LeaseConfig, LeaseName, LeaseRecord, LeaseStore, MemoryStore,
     Operation, TermEnd,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -79,19 +80,44 @@ impl Candidate {
 
     /// Waits until it leads.
     pub(crate) async fn leads(&self) -> FencingToken {
-        let mut watch = self.leadership.watch();
-        let standing = watch.wait_for(|standing| standing.term.is_some()).await.unwrap();
-        standing.term.unwrap()
+        leads(&self.leadership).await
     }
 
     /// Waits until its term is over.
     pub(crate) async fn is_done(&self) {
-        self.leadership.watch().wait_for(|standing| standing.term.is_none()).await.unwrap();
+        is_done(&self.leadership).await;
     }
 
     /// For how long its term is valid.
     pub(crate) fn valid_for(&self) -> Duration {
         self.leadership.status().valid_for.unwrap_or_default()
+    }
+}
+
+/// Longer than anybody stays away. Without, what never happens would be waited for in silence: a paused clock goes on
+/// only to what somebody waits for.
+const FOREVER: Duration = secs(24 * 60 * 60);
+
+/// Waits until this process leads.
+#[track_caller]
+pub(crate) fn leads(leadership: &Leadership) -> impl Future<Output = FencingToken> {
+    let mut watch = leadership.watch();
+    let at = Location::caller();
+    async move {
+        let waits = timeout(FOREVER, watch.wait_for(|standing| standing.term.is_some()));
+        let standing = waits.await.unwrap_or_else(|_| panic!("nobody leads here, at {at}"));
+        standing.unwrap().term.unwrap()
+    }
+}
+
+/// Waits until its term is over.
+#[track_caller]
+pub(crate) fn is_done(leadership: &Leadership) -> impl Future<Output = ()> {
+    let mut watch = leadership.watch();
+    let at = Location::caller();
+    async move {
+        let waits = timeout(FOREVER, watch.wait_for(|standing| standing.term.is_none()));
+        waits.await.unwrap_or_else(|_| panic!("the term goes on, at {at}")).unwrap();
     }
 }
 
