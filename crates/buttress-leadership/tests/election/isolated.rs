@@ -1,9 +1,11 @@
 //! An elector beside its work, and not on the runtime of it.
 
 use std::{
+    hint::spin_loop,
     panic::resume_unwind,
     sync::{
         Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{self, Receiver},
     },
     thread,
@@ -506,9 +508,43 @@ fn quick() -> LeaseConfig {
         .probe_deadline(millis(800))
 }
 
+/// Threads that compute, until they are dropped.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn new(threads: usize) -> Self {
+        let is_over = Arc::<AtomicBool>::default();
+        for _ in 0..threads {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || {
+                while !is_over.load(Relaxed) {
+                    spin_loop();
+                }
+            });
+        }
+        Self(is_over)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 // agno-agi/agno#9512
 #[test]
 fn a_lease_is_renewed_beside_workers_that_block_until_the_interlock_ends_it() {
+    outlives_workers_that_block(0);
+}
+
+// agno-agi/agno#9512
+#[test]
+fn a_lease_is_renewed_beside_threads_that_take_all_there_is_to_compute_with() {
+    outlives_workers_that_block(64);
+}
+
+fn outlives_workers_that_block(busy: usize) {
     let work = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let _in = work.enter();
     let store =
@@ -525,6 +561,7 @@ fn a_lease_is_renewed_beside_workers_that_block_until_the_interlock_ends_it() {
     let blocked = Blocked::default();
     // Also where this fails: their runtime waits for them as it is dropped.
     let _opens = Opens(blocked.clone());
+    let busy = Busy::new(busy);
     for _ in 0..2 {
         let blocked = blocked.clone();
         work.spawn(async move { blocked.wait() });
@@ -551,6 +588,7 @@ fn a_lease_is_renewed_beside_workers_that_block_until_the_interlock_ends_it() {
     });
     assert_eq!(end, TermEnd::Resigned(ResignReason::StuckRuntime));
     assert_eq!(store.count(Operation::Release), 0, "ten thousand are in");
+    drop(busy);
     blocked.open();
     until(&events, started);
     assert_eq!(leadership.metrics().runtime_standstills, 1);
