@@ -850,6 +850,14 @@ impl<S: LeaseStore> Driver<S> {
                 );
                 self.tell(Event::FenceRegression { fence, highest });
             }
+            Effect::Namesake { fence } => {
+                let LeaseConfig { name, identity, .. } = &self.config;
+                tracing::error!(
+                    target: "buttress_leadership", lease = %name, %identity, %fence,
+                    "another elector has this identity"
+                );
+                self.tell(Event::IdentityInUse { fence });
+            }
             Effect::ShortGrant { granted } => {
                 tracing::error!(
                     target: "buttress_leadership", lease = %self.config.name, ?granted,

@@ -137,6 +137,12 @@ pub enum Event {
         /// The greatest that was seen.
         highest: FencingToken,
     },
+    /// The store names this process by a token that nobody here has asked for: another elector has the same
+    /// [identity](crate::Identity), or one before had. Told once for each token. It is left alone, and waited for.
+    IdentityInUse {
+        /// The token of the other one.
+        fence: FencingToken,
+    },
     /// The store granted too little time to renew the lease in. This process does not lead with it.
     GrantTooShort {
         /// How much.

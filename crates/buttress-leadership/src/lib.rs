@@ -37,6 +37,7 @@
 //! |---|---|---|
 //! | error | `lease store went back: ..` | `fence`, `highest` |
 //! | error | `lease store grants too little time` | `granted` |
+//! | error | `another elector has this identity`: each needs one of its own | `identity`, `fence` |
 //! | warn | `lease store refuses` | `operation`, `error` |
 //! | warn | `the runtime of the work stands still` | `deadline` |
 //! | info | `new leader`, as the store says: this process or another | `identity`, `fence` |

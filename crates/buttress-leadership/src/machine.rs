@@ -47,6 +47,9 @@ pub(crate) struct Machine {
     /// The greatest token that was seen, and the greatest that was led with.
     highest: Option<FencingToken>,
     spent: Option<FencingToken>,
+    /// The greatest that is or was ours, and the one of the term that has our name and is not.
+    ours: Option<FencingToken>,
+    namesake: Option<FencingToken>,
     seen: Option<LeaderInfo>,
     /// Resignations in a row.
     resigned: u32,
@@ -227,6 +230,10 @@ pub(crate) enum Effect {
         fence: FencingToken,
         highest: FencingToken,
     },
+    /// The store names us by that token, and nobody here has asked for it.
+    Namesake {
+        fence: FencingToken,
+    },
     ShortGrant {
         granted: Duration,
     },
@@ -264,6 +271,8 @@ impl Machine {
             is_doubt_fresh: false,
             highest: None,
             spent: None,
+            ours: None,
+            namesake: None,
             seen: None,
             resigned: 0,
             returned: 0,
@@ -457,6 +466,7 @@ impl Machine {
     ) {
         let fence = record.fence;
         let highest = self.highest;
+        self.ours = self.ours.max(Some(fence));
         self.see(&record);
         if let Some(highest) = highest.filter(|highest| fence <= *highest)
             && !is_planted(Plant::AnyFence)
@@ -502,6 +512,10 @@ impl Machine {
         record: LeaseRecord,
     ) {
         let fence = record.fence;
+        if self.is_namesakes(fence) {
+            self.phase = Phase::Following { next: now + self.look_again(&record, unit) };
+            return;
+        }
         match self.doubt.take() {
             // It was an earlier call whose answer did not come. It counts from that one on, and has no more
             // than is left.
@@ -517,6 +531,20 @@ impl Machine {
         }
     }
 
+    /// Whether a lease that has our name is another's. It is ours only if we were told so, or if we have asked and heard
+    /// nothing: another elector that has this identity leads by it, and nobody else is to give it back.
+    fn is_namesakes(&mut self, fence: FencingToken) -> bool {
+        if self.namesake != Some(fence) {
+            if self.doubt.is_some() || Some(fence) <= self.ours {
+                self.ours = self.ours.max(Some(fence));
+                return false;
+            }
+            self.namesake = Some(fence);
+            self.effects.push(Effect::Namesake { fence });
+        }
+        true
+    }
+
     fn inspected(
         &mut self,
         now: BootTime,
@@ -528,6 +556,7 @@ impl Machine {
         let is_cooling = matches!(self.phase, Phase::Cooling { .. });
         if let Some(record) = record.as_ref().filter(|record| is_ours(record))
             && !is_cooling
+            && !self.is_namesakes(record.fence)
         {
             self.doubt = None;
             return self.give_back(now, record.fence, self.pause(unit));

@@ -22,7 +22,9 @@ pub struct LeaseName(Arc<str>);
 /// A process that was started anew is another one, for it knows nothing of what it had begun. So an identity
 /// that is the same after a restart, as a host's name is, makes two out of one: both believe that the lease
 /// in the store is theirs.
-/// [`generate`](Self::generate) one each time.
+/// [`generate`](Self::generate) one each time, and one for each elector: settings that are cloned have the identity of
+/// the first. An elector leaves alone what has its name and is not its own, and [says](crate::Event::IdentityInUse) so.
+/// But where an answer is lost, two of one identity cannot know whose the lease is, and then both lead.
 ///
 /// From 1 to 255 bytes without control characters. Two are the same only if all of it is.
 ///

@@ -222,6 +222,36 @@ fn a_lease_that_was_won_unheard_counts_from_the_first_try_and_has_no_more_than_i
 }
 
 #[test]
+fn what_has_our_name_and_was_not_asked_for_is_another_electors() {
+    for looks in [false, true] {
+        let mut run = Run::new(&config());
+        let namesakes = record(&run.me, 7, secs(15));
+        for at in [0, 2, 4] {
+            let effects = if looks {
+                run.machine.candidacy(run.now, Candidacy::Looks);
+                run.begins(secs(at), Op::Inspect, STILL);
+                run.answers(secs(at), Answer::Inspected(Some(namesakes.clone())))
+            } else {
+                run.begins(secs(at), Op::Acquire, STILL);
+                run.answers(secs(at), Answer::Held(namesakes.clone()))
+            };
+            let told: &[_] = if at == 0 { &[Effect::Namesake { fence: fence(7) }] } else { &[] };
+            assert_eq!(effects, told);
+        }
+        // It is not taken for what was asked for in between, either.
+        run.machine.candidacy(run.now, Candidacy::Stands);
+        run.begins(secs(6), Op::Acquire, STILL);
+        run.answers(secs(6), Answer::Failed(Failure::Ambiguous));
+        run.begins(secs(8), Op::Acquire, STILL);
+        assert_eq!(run.answers(secs(8), Answer::Held(namesakes)), []);
+        run.begins(secs(10), Op::Acquire, STILL);
+        let mine = record(&run.me, 8, secs(15));
+        let start = Effect::Start { fence: fence(8), valid_until: run.time(secs(18)) };
+        assert_eq!(run.answers(secs(10), Answer::Held(mine)), [start], "this is");
+    }
+}
+
+#[test]
 fn what_one_gives_back_itself_does_not_call_it_back() {
     let mut run = leads(&config());
     run.at(secs(12), STILL);
@@ -690,7 +720,10 @@ impl Model {
                     prop_assert!(of == *op && (is_frozen || now - sent <= secs(9)));
                 }
                 Effect::Released { .. } => prop_assert!(self.term.is_none()),
-                Effect::Leader(_) | Effect::Regression { .. } | Effect::ShortGrant { .. } => {}
+                Effect::Leader(_)
+                | Effect::Regression { .. }
+                | Effect::Namesake { .. }
+                | Effect::ShortGrant { .. } => {}
             }
         }
         Ok(())

@@ -334,3 +334,20 @@ async fn the_work_of_a_term_has_its_token_at_hand() {
     assert_eq!(at_hand, Some(fence));
     drop(candidate);
 }
+
+// kubernetes/kubernetes#22775, kubernetes-csi/external-provisioner#690
+#[tokio::test(start_paused = true)]
+async fn two_of_one_identity_do_not_take_the_lease_from_each_other() {
+    let (store, config) = (store(), config());
+    let one = Candidate::stands(&store, config.clone());
+    let fence = one.leads().await;
+    let other = Candidate::stands(&store, config);
+    for _ in 0..600 {
+        sleep(millis(100)).await;
+        assert_eq!(one.leadership.fence(), Some(fence));
+        assert!(!other.leadership.is_leader());
+    }
+    assert_eq!(store.count(Operation::Release), 0);
+    one.task.stop().await;
+    assert!(fence < other.leads().await, "once it is free, the other one leads");
+}
