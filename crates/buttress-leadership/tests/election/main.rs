@@ -10,3 +10,4 @@ mod pace;
 mod renewing;
 mod resigning;
 mod standing;
+mod walking;
