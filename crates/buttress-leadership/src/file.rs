@@ -110,6 +110,9 @@ mod tests {
         }
         let back = read(&text).unwrap();
         assert_eq!(of(full, &back), back);
+        let never = plain.cooldown(Duration::MAX, Duration::MAX).probe_deadline(Duration::MAX);
+        let back = read(&serde_json::to_string(&never).unwrap()).unwrap();
+        assert_eq!(of(never, &back), back);
     }
 
     // kubernetes/kubernetes#22775

@@ -263,7 +263,8 @@ async fn work_is_asked_to_end_and_has_time_for_it() {
     leader.is_done().await;
     assert_eq!(wound_up.load(Relaxed), 1);
     assert!(edge::now() - start <= secs(9) + 2 * TICK);
-    assert!(!holder(&store).await || released(&leader.told).is_none());
+    sleep(TICK).await;
+    assert!(!holder(&store).await && released(&leader.told).is_some());
 }
 
 // kubernetes/client-go#1187
