@@ -333,6 +333,31 @@ async fn a_client_that_repeats_what_was_done_finds_it_done() {
     assert_eq!(server.lease("a").unwrap()["spec"]["holderIdentity"], "");
 }
 
+/// It may have been with what the call itself has done.
+#[tokio::test]
+async fn what_a_conflict_was_with_is_not_known_before_it_is_read() {
+    let server = FakeKubernetes::new().await;
+    let (store, me) = (open(&server).await, Identity::generate());
+    let mine = acquired(&store, &me).await;
+    store.release(ReleaseRequest::new(lease(), &me, mine.fence)).await.unwrap();
+    server.pause_writes();
+    let mut asked = Box::pin(acquire(&store, &me));
+    until("it is about to write", async || {
+        assert!(asked.as_mut().now_or_never().is_none());
+        server.waiting() == 1
+    })
+    .await;
+    server.edit("a", |lease| lease["metadata"]["labels"] = [("a", "b")].into_iter().collect());
+    server.lie("GET", Lie::Before(503));
+    server.resume();
+    assert_eq!(told(&asked.await.unwrap_err(), server.addr(), "acquire").0, "ambiguous");
+    // And if there is nothing to be known, it was not done.
+    assert_eq!(
+        told(&acquire(&store, &me).await.unwrap_err(), server.addr(), "acquire").0,
+        "not applied"
+    );
+}
+
 #[tokio::test]
 async fn a_release_or_a_deletion_wakes_whoever_watches_also_on_a_new_connection() {
     let mut far = far().await;
