@@ -150,7 +150,8 @@ impl fmt::Debug for KubernetesStore {
 impl KubernetesOptions {
     /// Those of a client as it is. Have it for leases alone: with the work's, they wait in its queue.
     ///
-    /// If it repeats by itself ([`Config::default_retry`]), terms are shorter than they need be.
+    /// Turn [`Config::default_retry`] off, which is on unless set: the elector repeats by itself, and a client that does so
+    /// for minutes keeps it from that.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self::by(Way::Client(client))

@@ -215,7 +215,9 @@ async fn what_a_server_says_instead_of_an_answer_tells_whether_it_was_done() {
     ] {
         let before = revision();
         server.lie("PUT", lie.clone());
+        let _ = server.asked();
         let error = store.renew(renew).await.unwrap_err();
+        assert_eq!(server.asked().len(), 1, "one call is one attempt");
         let (is, text) = told(&error, server.addr(), "renew");
         assert_eq!((is, revision() != before), (kind, is_done), "{lie:?}: {text}");
         server.tell_the_truth();
