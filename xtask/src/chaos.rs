@@ -9,6 +9,10 @@ pub(crate) struct Chaos {
     #[arg(long)]
     store: Vec<String>,
 
+    /// Break this, as `leadctl` names it; all that can be there unless set
+    #[arg(long)]
+    fault: Vec<String>,
+
     /// For so long on each
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -22,11 +26,12 @@ pub(crate) struct Chaos {
 pub(crate) fn run(chaos: &Chaos) -> Result<(), String> {
     // What stores the tests need.
     needs::meet(&[Step::Tests])?;
-    let Chaos { store, seconds, seed } = chaos;
+    let Chaos { store, fault, seconds, seed } = chaos;
     let run = "run -p buttress-chaos --bin leadctl -- chaos";
     let mut command = Cmd::cargo(&format!("{run} --seconds {seconds} --seed {seed}"));
-    for store in store {
-        command = command.arg("--store").arg(store);
+    let stores = store.iter().map(|store| ("--store", store));
+    for (what, which) in stores.chain(fault.iter().map(|fault| ("--fault", fault))) {
+        command = command.arg(what).arg(which);
     }
     command.run()
 }

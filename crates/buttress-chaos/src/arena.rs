@@ -50,6 +50,9 @@ pub enum Arena {
     Kubernetes,
 }
 
+/// So often does etcd look for leases that are over.
+const NOTICES: Duration = Duration::from_millis(500);
+
 /// The members of etcd wait for one second to two before they elect another leader, and may have to do so again.
 const ELECTION: Duration = Duration::from_secs(4);
 
@@ -182,7 +185,7 @@ impl Arena {
         }
     }
 
-    /// What can be broken there.
+    /// What can be broken there. Only Redis is started without its data: the others do not bear that, and say so.
     #[must_use]
     pub const fn faults(self) -> &'static [Kind] {
         match self {
@@ -200,8 +203,11 @@ impl Arena {
     pub fn allows(self, kind: Kind) -> Duration {
         let config = config();
         let once = config.lease_duration + config.retry_period.mul_f64(2.4);
+        if self != Self::Etcd {
+            return once;
+        }
         let elects = matches!(kind, Kind::StorePause | Kind::StoreRestart | Kind::MemberPause);
-        if self == Self::Etcd && elects { once + config.lease_duration + ELECTION } else { once }
+        once + NOTICES + if elects { config.lease_duration + ELECTION } else { Duration::ZERO }
     }
 
     /// Whether that ends a lease whose holder cannot know: it is taken away by hand, or the clock by which it ends is
