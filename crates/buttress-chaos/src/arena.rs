@@ -458,7 +458,11 @@ impl Folder {
     fn new() -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Relaxed);
-        let folder = env::temp_dir().join(format!("buttress-chaos-{}-{count}", process::id()));
+        // As with the servers, no write waits for the disk: none of it is of use after the power was cut, and a disk that is
+        // busy with something else would be one more fault.
+        let memory = PathBuf::from("/dev/shm");
+        let root = if memory.is_dir() { memory } else { env::temp_dir() };
+        let folder = root.join(format!("buttress-chaos-{}-{count}", process::id()));
         // A process with our number was here before.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder)?;
