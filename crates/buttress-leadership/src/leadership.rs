@@ -214,7 +214,12 @@ impl Leadership {
     ///
     /// [`NotLeading`] says why it does not.
     pub fn check(&self) -> Result<FencingToken, NotLeading> {
-        self.look(Duration::ZERO).map_err(|shut| self.why(shut))
+        self.check_for(Duration::ZERO)
+    }
+
+    /// The same, for longer than that.
+    pub(crate) fn check_for(&self, min: Duration) -> Result<FencingToken, NotLeading> {
+        self.look(min).map_err(|shut| self.why(shut))
     }
 
     /// Lets somebody in if this process leads, and will for longer than `min_remaining`.

@@ -172,11 +172,7 @@ impl LockGuard {
     ///
     /// [`NotLeading`] says why it is not. Then it never is again.
     pub fn check(&self, min_remaining: Duration) -> Result<FencingToken, NotLeading> {
-        let fence = self.leadership.check()?;
-        match self.leadership.status().valid_for {
-            Some(left) if left > min_remaining => Ok(fence),
-            left => Err(NotLeading::TooShort { remaining: left.unwrap_or_default() }),
-        }
+        self.leadership.check_for(min_remaining)
     }
 
     /// A place under the lock, for work that is spawned: it is not given back before.
@@ -269,6 +265,11 @@ mod tests {
             assert!(lock.try_acquire().await.unwrap().is_none());
             sleep(secs(10)).await;
             assert_eq!(guard.check(secs(5)), Ok(guard.fence()));
+            let short = guard.check(secs(60)).unwrap_err();
+            assert!(
+                matches!(short, NotLeading::TooShort { remaining } if remaining > secs(5)),
+                "{short}"
+            );
         }
         drop(guard);
         sleep(Duration::from_millis(2)).await;
