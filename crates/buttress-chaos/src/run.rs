@@ -55,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Who breaks things.
 struct Nemesis<'a> {
     run: &'a Run,
-    ground: Ground,
+    ground: &'a mut Ground,
     register: String,
     /// They serve the register, as long as they are there.
     _serving: JoinSet<()>,
@@ -88,50 +88,34 @@ impl Run {
         edge::seed(self.seed);
         let mut ground = Ground::build(self.arena).await?;
         let history = ground.folder().join("history.jsonl");
-        let done = self.played(ground, &history).await;
-        let kept = |ground: &mut Ground| ground.keep().join("history.jsonl");
-        match done {
-            (mut done, Err(error)) => {
-                let (at, seed) = (kept(&mut done).display().to_string(), self.seed);
-                Err(format!("{}, seed {seed}: {error} (history: {at})", self.arena.name()).into())
-            }
-            (done, Ok(())) => {
-                ground = done;
-                let mut verdict = Verdict::of(self, &Reader::all(&history)?);
-                if !verdict.is_sound() || verdict.is_late() {
-                    verdict.history = Some(kept(&mut ground));
-                }
-                Ok(verdict)
+        let played = self.played(&mut ground, &history).await;
+        if played.as_ref().is_ok_and(|verdict| verdict.is_sound() && !verdict.is_late()) {
+            return played;
+        }
+        let kept = ground.keep().join("history.jsonl");
+        match played {
+            Ok(verdict) => Ok(Verdict { history: Some(kept), ..verdict }),
+            Err(error) => {
+                let (arena, seed, kept) = (self.arena.name(), self.seed, kept.display());
+                Err(format!("{arena}, seed {seed}: {error} (history: {kept})").into())
             }
         }
     }
 
-    async fn played(&self, ground: Ground, history: &Path) -> (Ground, Result<(), BoxError>) {
-        let mut nemesis = match Nemesis::new(self, ground, history).await {
-            Ok(nemesis) => nemesis,
-            Err((ground, error)) => return (ground, Err(error)),
-        };
-        let played = nemesis.plays().await;
-        (nemesis.ground, played)
+    async fn played(&self, ground: &mut Ground, history: &Path) -> Result<Verdict, BoxError> {
+        Nemesis::new(self, ground, history).await?.plays().await?;
+        Ok(Verdict::of(self, &Reader::all(history)?))
     }
 }
 
 // === impl Nemesis ===
 
 impl<'a> Nemesis<'a> {
-    async fn new(run: &'a Run, ground: Ground, history: &Path) -> Result<Self, (Ground, BoxError)> {
-        let made = async {
-            let pen = Pen::new(history, "nemesis")?;
-            let of_register = Pen::new(history, "register")?;
-            let fenced = run.plant != Some(Plant::Unfenced);
-            let served = register::serve(LeaseId::of(LEASE), of_register, fenced).await?;
-            let seen = Seen { reader: Reader::new(history)?, until: BTreeMap::new() };
-            io::Result::Ok((pen, served, seen))
-        };
-        let (pen, (register, serving), seen) = match made.await {
-            Ok(made) => made,
-            Err(error) => return Err((ground, error.into())),
-        };
+    async fn new(run: &'a Run, ground: &'a mut Ground, history: &Path) -> io::Result<Self> {
+        let pen = Pen::new(history, "nemesis")?;
+        let of_register = Pen::new(history, "register")?;
+        let fenced = run.plant != Some(Plant::Unfenced);
+        let (register, serving) = register::serve(LeaseId::of(LEASE), of_register, fenced).await?;
         Ok(Self {
             run,
             ground,
@@ -139,7 +123,7 @@ impl<'a> Nemesis<'a> {
             _serving: serving,
             history: history.to_owned(),
             pen,
-            seen,
+            seen: Seen { reader: Reader::new(history)?, until: BTreeMap::new() },
             candidates: [const { None }; CANDIDATES],
             born: 0,
         })
@@ -171,9 +155,8 @@ impl<'a> Nemesis<'a> {
     /// Breaks something, and makes it well again.
     async fn strike(&mut self, kind: Kind, leader: usize) -> Result<(), BoxError> {
         // Mostly the leader, and sometimes one who is none.
-        let chance = edge::unit();
-        let other = (chance * 4.0 * CANDIDATES as f64) as usize % CANDIDATES;
-        let candidate = if chance < 0.75 { leader } else { other };
+        let any = (edge::unit() * 4.0 * CANDIDATES as f64) as usize;
+        let candidate = if any < CANDIDATES { any } else { leader };
         let hits_leader = !kind.is_of_process() || candidate == leader;
         let breaks = What::Breaks { kind, hits_leader };
         let gone = || io::Error::other("it is dead already");

@@ -83,11 +83,11 @@ async fn a_clock_that_is_set_makes_two_leaders_where_leases_end_by_it() {
     assert_eq!(verdict.breaches, [""; 0]);
 }
 
-/// A leader that stands still twice, for longer than its lease.
+/// A leader that stands still for longer than its lease, up to three times.
 async fn with(plant: Plant) -> Verdict {
     let (arena, faults, lasts) = (Arena::Sqlite, vec![Kind::Pause], Duration::from_secs(8));
     // By this one chance has it so.
-    let seed = 60;
+    let seed = 234;
     judged(Run { arena, faults, lasts, seed, leadctl: leadctl(), plant: Some(plant) }).await
 }
 
