@@ -80,9 +80,16 @@
 //! | `Elector.IsLeader` | [`Leadership::is_leader`], [`check`](Leadership::check), [`admit`](Leadership::admit) |
 //! | `Elector.Fence` | [`Leadership::fence`] |
 //! | `Elector.Status`, `Status` | [`Leadership::status`], [`Status`] |
-//! | `Elector.Metrics`, `Metrics` | [`Leadership::metrics`], [`LeadershipMetrics`]; what has a `Has..` there is an `Option` |
-//! | `StoreMetrics`, `OperationMetrics` | [`StoreMetrics`], [`OperationMetrics`] |
-//! | `Lease` | [`LeaseRecord`]; `Now` is [`store_now`](LeaseRecord::store_now) |
+//! | `Status.Leader`, `LeaderFence`, `LeaderPayload` | [`leader`](Status::leader); `Identity`, `IsLeader`, `Fence`, `LastError` by the same names |
+//! | `Status.ValidUntil`, `ObservedAt` | [`valid_for`](Status::valid_for), [`observation_age`](Status::observation_age): for how long, and how long ago |
+//! | `Elector.Metrics`, `Metrics` | [`Leadership::metrics`], [`LeadershipMetrics`]: `Running`, `IsLeader`, `HasError` and all that ends in `Total` by the same names without it |
+//! | `Metrics.Election` | [`Leadership::name`] |
+//! | `Metrics.HasObservation`, `ObservationAgeSeconds` | [`observation_age`](LeadershipMetrics::observation_age), `None` without |
+//! | `Metrics.HasSuccessfulRenewal`, `LastSuccessfulRenewalAgeSeconds` | [`last_renewal_age`](LeadershipMetrics::last_renewal_age), `None` without |
+//! | `Metrics.LeaseRemainingSeconds` | [`lease_remaining`](LeadershipMetrics::lease_remaining) |
+//! | `Metrics.LeaderWorkActive`, `LeaderWorkCanceled` | [`work_active`](LeadershipMetrics::work_active), [`work_cancelled_still_active`](LeadershipMetrics::work_cancelled_still_active): since when |
+//! | `StoreMetrics`, `OperationMetrics` | [`StoreMetrics`], [`OperationMetrics`], by the same names without `Total`; `CanceledTotal` is [`cancelled`](OperationMetrics::cancelled), `DurationSecondsTotal` [`duration_total`](OperationMetrics::duration_total), `LastDurationSeconds` [`last_duration`](OperationMetrics::last_duration) |
+//! | `Lease` | [`LeaseRecord`], by the same names; `Now` is [`store_now`](LeaseRecord::store_now) |
 //! | `Lease.Expired`, `HeldBy`, `TTL` | [`LeaseRecord::is_expired`], [`is_held_by`](LeaseRecord::is_held_by), [`remaining`](LeaseRecord::remaining) |
 //! | `Store.Acquire`, `Renew`, `Release`, `Inspect` | [`LeaseStore::acquire`], [`renew`](LeaseStore::renew), [`release`](LeaseStore::release), [`inspect`](LeaseStore::inspect) |
 
