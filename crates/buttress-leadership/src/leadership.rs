@@ -352,7 +352,12 @@ impl Leadership {
     /// Tells when the elector does something else, or another one leads.
     ///
     /// It misses states in between, but never the last one. It is for those who show it, route by it, or wait
-    /// for it: whoever *acts* as a leader [asks](Self::check).
+    /// for it: whoever *acts* as a leader [asks](Self::check). An elector that has ended is
+    /// [`Stopped`](State::Stopped), and this channel stays open: who waits for a leader that may not come waits for that
+    /// as well.
+    ///
+    /// Clone what `borrow` lends, and let go of it: the elector cannot tell of anything else, or renew, as long as
+    /// somebody has it.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Standing> {
         self.shared.standing.subscribe()

@@ -74,7 +74,7 @@ pub struct LeadershipMetrics {
     pub fence: Option<FencingToken>,
     /// For how long its term is valid still.
     pub lease_remaining: Option<Duration>,
-    /// How long ago the last renewal that succeeded was sent.
+    /// How long ago the last renewal that succeeded was sent; or, until there is one, the term began.
     pub last_renewal_age: Option<Duration>,
     /// How long ago the store last said who leads.
     pub observation_age: Option<Duration>,
