@@ -361,3 +361,80 @@ async fn work_that_is_slow_to_begin_delays_no_renewal() {
     assert!(store.count(Operation::Renew) >= 20);
     assert_eq!(leader.told.terms(), ["started"]);
 }
+
+/// Says that it is gone, and panics as it goes.
+struct Gone(Arc<AtomicUsize>, bool);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+        assert!(!self.1, "planted");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_panics_as_it_is_dropped_costs_its_term_and_no_more() {
+    let store = store();
+    let gone = Arc::new(AtomicUsize::new(0));
+    let going = Arc::clone(&gone);
+    let leader = Candidate::with(&store, config(), |elector| {
+        elector.lead(move |_| {
+            let gone = Gone(Arc::clone(&going), true);
+            async move {
+                std::future::pending::<()>().await;
+                drop(gone);
+            }
+        })
+    });
+    // Dropped as the term expires, as it is lost, and as its leader leaves and it does not end.
+    let first = leader.leads().await;
+    store.plan(|_| Fault::black_hole());
+    leader.is_done().await;
+    store.heal();
+    assert!(first < leader.leads().await);
+    store.inner().evict(&name());
+    leader.is_done().await;
+    leader.leads().await;
+    leader.leadership.resign();
+    leader.is_done().await;
+    let ends = ["started", "expired", "started", "lost", "started", "resigned"];
+    assert_eq!(leader.told.terms().len(), ends.len(), "{:?}", leader.told.terms());
+    assert_eq!(gone.load(Relaxed), 3);
+    sleep(TICK).await;
+    assert!(!holder(&store).await && !leader.task.is_finished());
+    leader.leads().await;
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_takes_its_leader_along() {
+    for workers in [0, 2] {
+        let mut builder = match workers {
+            0 => tokio::runtime::Builder::new_current_thread(),
+            _ => tokio::runtime::Builder::new_multi_thread(),
+        };
+        let runtime = builder.worker_threads(2).enable_time().build().unwrap();
+        let (store, gone) = (store(), Arc::new(AtomicUsize::new(0)));
+        let going = Arc::clone(&gone);
+        let leader = runtime.block_on(async {
+            let leader = Candidate::with(&store, config(), |elector| {
+                elector.lead(move |term| {
+                    let gone = Gone(Arc::clone(&going), false);
+                    async move {
+                        term.cancelled().await;
+                        drop(gone);
+                    }
+                })
+            });
+            leader.leads().await;
+            leader
+        });
+        let place = leader.leadership.hold().unwrap();
+        drop(runtime);
+        assert!(leader.leadership.check().is_err() && place.check(Duration::ZERO).is_err());
+        assert_eq!(gone.load(Relaxed), 1);
+        let metrics = leader.leadership.metrics();
+        assert_eq!((metrics.terms_started, metrics.terms_ended), (1, 1));
+        assert!(!metrics.running && !metrics.work_active && leader.told.terms().len() == 2);
+        drop((place, leader));
+    }
+}
