@@ -138,7 +138,8 @@ pub enum Event {
         highest: FencingToken,
     },
     /// The store names this process by a token that nobody here has asked for: another elector has the same
-    /// [identity](crate::Identity), or one before had. Told once for each token. It is left alone, and waited for.
+    /// [identity](crate::Identity), or one before had. (A store that repeats calls within, and takes what it did itself
+    /// for somebody else's, looks the same.) Told once for each token. It is left alone, and waited for.
     IdentityInUse {
         /// The token of the other one.
         fence: FencingToken,
