@@ -74,8 +74,8 @@
 //! wakes them when the key is gone. That is a hint and no more: they look by themselves too.
 //!
 //! Nothing is spawned: a connection is served by whoever waits for its answer. It belongs to the runtime that it is
-//! made on: for an elector [on a thread of its own](buttress_leadership::Elector::spawn_isolated), have it made
-//! there, by [`open_later`](EtcdOptions::open_later).
+//! made on, and is made anew on another one: for an elector [on a thread of its
+//! own](buttress_leadership::Elector::spawn_isolated), have it made there, by [`open_later`](EtcdOptions::open_later).
 
 mod connect;
 mod error;

@@ -25,7 +25,10 @@ use hyper::{
     rt::Executor,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::MutexGuard;
+use tokio::{
+    runtime::{Handle, Id},
+    sync::MutexGuard,
+};
 use tonic::body::Body;
 use tower::{BoxError, util::BoxCloneSyncService};
 use tower_service::Service;
@@ -40,6 +43,8 @@ pub(crate) struct Wire {
     drive: Drive,
     is_dead: bool,
     keeper: Option<Keeper>,
+    /// That has its socket and its timers, and takes them along.
+    runtime: Option<Id>,
 }
 
 /// Carries the questions there and the answers back, while it is polled.
@@ -130,7 +135,7 @@ impl Wire {
             Ok(client)
         };
         let client = carried(&mut drive, &mut is_dead, introduced).await?;
-        Ok(Self { client, drive, is_dead, keeper: None })
+        Ok(Self { client, drive, is_dead, keeper: None, runtime: runtime() })
     }
 
     /// Has the server tell when that key is deleted.
@@ -154,6 +159,10 @@ impl Wire {
         }
         if self.is_dead { Poll::Ready(()) } else { Poll::Pending }
     }
+}
+
+fn runtime() -> Option<Id> {
+    Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
 /// What is answered to `call`. Says as well whether that was the last answer of the connection.
@@ -239,8 +248,10 @@ impl Service<Request<Body>> for Way {
 // === impl Line ===
 
 impl<'a> Line<'a> {
-    /// Takes the connection that is there, unless it has ended: then nothing need be sent to find out.
+    /// Takes the connection that is there, unless it has ended: then nothing need be sent to find out. Nor if it was
+    /// made on another runtime, which may be gone: its timers would panic.
     pub(crate) async fn of(mut slot: MutexGuard<'a, Slot>) -> Self {
+        slot.wire.take_if(|wire| wire.runtime != runtime());
         if let Some(wire) = &mut slot.wire
             && poll_fn(|cx| Poll::Ready(wire.poll_end(cx).is_ready())).await
         {

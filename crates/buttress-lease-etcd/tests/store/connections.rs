@@ -362,3 +362,19 @@ async fn who_is_refused_leaves_no_lease_of_etcd_behind() {
     let all: BTreeSet<_> = leases(&hand).await.into_iter().map(|(_, keys)| keys).collect();
     assert_eq!(all, [vec![key], vec![store.key(&name)]].into());
 }
+
+/// The timers of its connection have gone with their runtime, and panic.
+#[tokio::test]
+async fn a_store_that_was_opened_elsewhere_connects_anew() {
+    let server = Server::etcd().await;
+    let addr = server.addr();
+    let elsewhere = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(options(addr).open()).unwrap()
+    });
+    let store = elsewhere.join().unwrap();
+    let me = Identity::generate();
+    let mine = acquired(&store, &me).await;
+    let renewed = store.renew(RenewRequest::new(lease(), &me, mine.fence, TTL)).await.unwrap();
+    assert!(matches!(renewed, RenewOutcome::Renewed(record) if record.fence == mine.fence));
+}
