@@ -113,12 +113,13 @@ macro_rules! read {
 const INSPECT: &str =
     read!("SELECT", "clock_timestamp()", "FROM buttress_leases AS l WHERE l.name = $1");
 
-/// By the server's clock without `$5` and `$6`; with them just what was seen is taken. `$7` is the greatest token
+/// By the server's clock without `$5` and `$6`; with them just what was seen is taken. So the revision begins anywhere:
+/// a row that is made anew, after all was lost, is not taken for the one that was there. `$7` is the greatest token
 /// that the candidate has seen.
 const ACQUIRE: &str = read!(
     "INSERT INTO buttress_leases AS l
         (name, holder, fence, revision, ttl_ms, acquired_at, renewed_at, expires_at, payload, memo)
-    SELECT $1, $2, coalesce($7, 0) + 1, 1, $3, at, at, at + $3 * interval '1 ms', $4, ''
+    SELECT $1, $2, coalesce($7, 0) + 1, (random() * 2 ^ 52)::bigint, $3, at, at, at + $3 * interval '1 ms', $4, ''
     FROM (SELECT clock_timestamp() AS at) AS now
     ON CONFLICT (name) DO UPDATE SET
         holder = excluded.holder, fence = greatest(l.fence, $7) + 1, revision = l.revision + 1,

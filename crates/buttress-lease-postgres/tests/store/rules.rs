@@ -143,6 +143,22 @@ async fn a_wall_clock_that_is_set_forward_ends_leases_but_not_those_that_are_obs
     }
 }
 
+/// It has the same token, and was as new when it was seen.
+#[tokio::test]
+async fn a_lease_of_after_everything_was_lost_is_not_taken_for_the_one_before() {
+    let pair = pair(&Database::new().await, Expiry::Observed).await;
+    acquired(&pair.one, &Identity::generate()).await;
+    pair.other.inspect(lease()).await.unwrap();
+    // As a server does that comes back without its data: nobody asks the trigger.
+    let loses = "SET session_replication_role = replica; TRUNCATE clock.buttress_leases";
+    pair.wall.0.batch_execute(loses).await.unwrap();
+    pair.pass(TTL).await;
+    let yours = acquired(&pair.one, &Identity::generate()).await;
+    let outcome = acquire(&pair.other, &Identity::generate()).await.unwrap();
+    let AcquireOutcome::Held(seen) = outcome else { panic!("two lead: {outcome:?}") };
+    assert_eq!((seen.holder, seen.fence.get()), (yours.holder, 1));
+}
+
 /// The candidate has looked, and waits for the row to take it: whoever has the row just then is the leader.
 #[tokio::test]
 async fn a_renewal_that_comes_between_the_look_and_the_taking_keeps_the_lease() {
