@@ -93,3 +93,23 @@ async fn who_has_left_shows_for_how_long_it_stays_away() {
     leader.leads().await;
     assert_eq!(leader.leadership.metrics().cooldown_remaining, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_in_as_its_term_ends_is_counted_once() {
+    let store = store();
+    let leader = Candidate::stands(&store, config());
+    leader.leads().await;
+    let places = [(); 3].map(|()| leader.leadership.admit(secs(1)).unwrap());
+    let [left, stays @ ..] = places;
+    drop(left);
+    store.plan(|_| Fault::black_hole());
+    leader.is_done().await;
+    let metrics = leader.leadership.metrics();
+    assert_eq!((metrics.requests.admitted, metrics.requests.expired_in_flight), (3, 2));
+    drop(stays);
+    store.heal();
+    leader.leads().await;
+    leader.leadership.resign();
+    leader.is_done().await;
+    assert_eq!(leader.leadership.metrics().requests.expired_in_flight, 2);
+}

@@ -184,3 +184,20 @@ async fn a_payload_that_changes_is_told_with_the_next_renewal_and_once() {
     let age = follower.leadership.status().observation_age.unwrap();
     assert!(age <= millis(1_200) + TICK, "{age:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_payload_that_changes_while_another_is_told_is_told_next() {
+    let store = store();
+    let leader = Candidate::stands(&store, config().payload("one"));
+    leader.leads().await;
+    store.next(Operation::Renew, Fault::default().delay_after(secs(1)));
+    leader.leadership.set_payload("two").unwrap();
+    while store.count(Operation::Renew) == 0 {
+        sleep(millis(10)).await;
+    }
+    leader.leadership.set_payload("three").unwrap();
+    let payload = async || store.inner().inspect(&name()).await.unwrap().unwrap().payload;
+    assert_eq!(payload().await, "two");
+    sleep(secs(7)).await;
+    assert_eq!(payload().await, "three");
+}
