@@ -182,7 +182,10 @@ fn whatever_passes_the_check_a_runtime_that_stands_still_is_held_on_to_for_no_lo
                 run.machine.answer(run.now, &mut || 0.0, Answer::Renewed(mine));
                 renewed = run.now;
             }
-            Step::Wait(Some(until)) => run.now = until,
+            Step::Wait(Some(until)) => {
+                assert!(run.now < until, "or it would never wait");
+                run.now = until;
+            }
             step => panic!("{step:?}"),
         }
     }
@@ -466,7 +469,11 @@ proptest! {
                     };
                     run.machine.answer(run.now, &mut || unit, answer);
                 }
-                Step::Wait(until) => run.now = until.expect("the lease ends"),
+                Step::Wait(until) => {
+                    let until = until.expect("the lease ends");
+                    prop_assert!(run.now < until, "or it would never wait");
+                    run.now = until;
+                }
                 Step::Stop => unreachable!("nobody has stopped it"),
             }
         }
