@@ -147,9 +147,11 @@ async fn connection(
         try_join!(pump(from_client, to_server, there), pump(from_server, to_client, back))
     };
     let is_broken = tokio::select! {
-        done = both => done.is_err(),
+        // What is said first comes first: a way that is opened thereafter is open to others.
+        biased;
         _ = cut.changed() => true,
         _ = stranded.changed() => pending().await,
+        done = both => done.is_err(),
     };
     if is_broken {
         // Closed now, it sends a reset instead of an end.

@@ -131,6 +131,24 @@ async fn what_is_stranded_hears_nothing_of_anything_and_the_next_connection_work
 }
 
 #[tokio::test]
+async fn what_is_stranded_is_told_nothing_of_a_way_that_is_opened_right_after() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = Proxy::to(listener.local_addr().unwrap()).await;
+    // It would be told by chance.
+    for byte in 0..20 {
+        let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        arrives(&mut client, &mut server, byte).await;
+        proxy.set_back(Way::Blackhole);
+        server.write_u8(byte).await.unwrap();
+        assert!(is_silent(&mut client).await);
+        proxy.strand();
+        proxy.set_back(Way::Open);
+        assert!(is_silent(&mut client).await);
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_resets() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let proxy = Proxy::to(nobody).await;
