@@ -11,7 +11,7 @@ use buttress_leadership::{Changes, LeaseName, changes_over};
 use futures_core::Stream;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{api::WatchParams, core::WatchEvent};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::{error::Why, store::Shared};
 
@@ -23,7 +23,9 @@ pub(crate) fn released(shared: Arc<Shared>, name: LeaseName) -> Changes {
             let leases = shared.apart(&name)?;
             let params = WatchParams::default();
             let params = params.fields(&format!("metadata.name={name}")).timeout(SECONDS);
-            let events = leases.watch(&params, ANY).await?;
+            let watching = leases.watch(&params, ANY);
+            let late = |_| Why::Passing("it does not answer");
+            let events = timeout(GRACE, watching).await.map_err(late)??;
             let end = sleep(Duration::from_secs(SECONDS.into()) + GRACE);
             Ok::<_, Why>(Told { events: Box::pin(events), end: Box::pin(end) })
         }
@@ -32,7 +34,7 @@ pub(crate) fn released(shared: Arc<Shared>, name: LeaseName) -> Changes {
 
 /// So long the server tells of what happens before it is asked anew.
 const SECONDS: u32 = 60;
-/// And so much later it is believed that there is no server any more.
+/// And so much later it is believed that there is no server any more. So it is if it does not begin for as long.
 const GRACE: Duration = Duration::from_secs(10);
 /// From whatever state the server has at hand: there is none that it has forgotten.
 const ANY: &str = "0";

@@ -395,6 +395,21 @@ async fn a_release_or_a_deletion_wakes_whoever_watches_also_on_a_new_connection(
 }
 
 #[tokio::test]
+async fn a_watch_that_does_not_begin_is_asked_for_anew() {
+    let far = far().await;
+    far.proxy.set_back(Way::Blackhole);
+    let mut changes = far.store.changes(lease());
+    until("it is asked for", async || {
+        assert_eq!(changes.next().now_or_never(), None);
+        far.server.watchers() == 1
+    })
+    .await;
+    far.proxy.strand();
+    far.proxy.set_back(Way::Open);
+    soon(changes.next()).await.unwrap();
+}
+
+#[tokio::test]
 async fn who_is_not_to_be_woken_does_not_watch() {
     let server = FakeKubernetes::new().await;
     for (is_woken, watchers) in [(true, 1), (false, 0)] {
