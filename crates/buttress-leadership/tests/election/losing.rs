@@ -498,6 +498,8 @@ async fn a_wall_clock_that_jumps_closes_the_gate_before_anybody_is_let_in() {
     sleep(millis(1_200)).await;
     leader.clock.jump_wall(millis(1_600));
     assert_eq!(leader.leadership.check(), Err(NotLeading::ClockAnomaly));
+    // Nor whoever comes next, who does not look at the wall clock again, before the elector has.
+    assert_eq!(leader.leadership.admit(secs(0)).unwrap_err(), NotLeading::ClockAnomaly);
     sleep(TICK).await;
     assert_eq!(leader.told.ended().unwrap().1, TermEnd::ClockAnomaly);
     assert_eq!(leader.leads().await.get(), 2);
