@@ -93,7 +93,7 @@ pub struct LeaseConfig {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub safety_margin: Option<Duration>,
     /// Whether a leader that stops gives the lease back, so that the next one need not wait until it ends. It
-    /// does by default.
+    /// does by default, and a [`Lock`](crate::Lock) always.
     pub release_on_stop: bool,
     /// Whether the identity may be one that is the same after a restart. See [`Identity`].
     #[cfg_attr(feature = "serde", serde(skip))]

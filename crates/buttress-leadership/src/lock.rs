@@ -12,8 +12,7 @@ use crate::{
 /// For what is done now and then and must not be done twice at a time, as a migration. It is the same lease
 /// under the same rules: it is renewed by a task of its own while it is held, and once it could be over, that
 /// is final. A lock between processes is no mutex: [`check`](LockGuard::check) what you do under it, and send
-/// the
-/// [token](LockGuard::fence) along.
+/// the [token](LockGuard::fence) along.
 ///
 /// # Examples
 ///
@@ -82,6 +81,8 @@ impl<S: LeaseStore> Lock<S> {
         clock: LeaseClock,
     ) -> Result<Self, InvalidSetting> {
         config.check_with(&store.capabilities())?;
+        // What a guard is dropped for.
+        let config = config.release_on_stop(true);
         Ok(Self { store: Arc::new(store), config, clock })
     }
 
@@ -259,7 +260,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_has_it_and_keeps_it_until_it_lets_go() {
-        let (store, lock) = lock();
+        let store = FaultyStore::new(MemoryStore::new());
+        let config = LeaseConfig::new(LeaseName::new("a").unwrap()).release_on_stop(false);
+        let lock = Lock::new(store.clone(), config).unwrap();
         let guard = lock.try_acquire().await.unwrap().unwrap();
         for _ in 0..10 {
             assert!(lock.try_acquire().await.unwrap().is_none());
