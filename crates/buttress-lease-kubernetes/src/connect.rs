@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use http::header::{HeaderValue, USER_AGENT};
+use http::{
+    Uri,
+    header::{HeaderValue, USER_AGENT},
+};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, Config};
 
@@ -47,6 +50,22 @@ pub(crate) fn completed(mut config: Config) -> Config {
     }
     config
 }
+
+/// The client panics in its first call if it is not told how to speak.
+fn made_by(config: &Config) -> Result<Client, Why> {
+    if !is_server(&config.cluster_url) {
+        return Err(NO_SERVER.into());
+    }
+    Ok(Client::try_from(config.clone())?)
+}
+
+/// Whether that is the URL of an API server.
+pub(crate) fn is_server(url: &Uri) -> bool {
+    matches!(url.scheme_str(), Some("http" | "https"))
+}
+
+pub(crate) const NO_SERVER: &str =
+    "this is no URL of an API server: `http://` or `https://`, and a host";
 
 // === impl Place ===
 
@@ -98,7 +117,7 @@ impl Way {
             Self::Config { config, made } => {
                 let mut made = lock(made);
                 if made.is_none() {
-                    *made = Some(Client::try_from((**config).clone())?);
+                    *made = Some(made_by(config)?);
                 }
                 Ok(made.clone().expect("it has just been made"))
             }
@@ -113,7 +132,7 @@ impl Way {
     pub(crate) fn apart(&self, place: &Place) -> Result<Api<Lease>, Why> {
         let client = match self {
             Self::Client(client) => client.clone(),
-            Self::Config { config, .. } => Client::try_from((**config).clone())?,
+            Self::Config { config, .. } => made_by(config)?,
         };
         Ok(Api::namespaced(client, place.namespace()))
     }

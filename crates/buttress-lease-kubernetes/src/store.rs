@@ -16,7 +16,7 @@ use kube::{Api, Client, Config, api::PostParams};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
-    connect::{Place, Way},
+    connect::{self, Place, Way},
     error::{Failure, Why},
     listen::released,
     object::{self, Kept, Micros},
@@ -184,11 +184,9 @@ impl KubernetesOptions {
     /// [`Fatal`](StoreError::Fatal) if `server` is no URL. The error quotes nothing of it: that may be a password.
     pub fn parse(server: &str) -> Result<Self, StoreError> {
         let url = server.parse::<http::Uri>().ok();
-        let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
+        let url = url.filter(connect::is_server);
         url.map(|url| Self::of(Config::new(url))).ok_or_else(|| {
-            let why = Failure::from(
-                "this is no URL of an API server: `http://` or `https://`, and a host",
-            );
+            let why = Failure::from(connect::NO_SERVER);
             why.into_error(&Place::unknown(), None, "open")
         })
     }

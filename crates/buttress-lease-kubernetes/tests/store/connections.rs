@@ -5,7 +5,10 @@ use std::{task::Poll, time::Duration};
 use buttress_leadership::{
     AcquireOutcome, Identity, LeaseRecord, LeaseStore, ReleaseRequest, RenewOutcome, RenewRequest,
 };
-use buttress_lease_kubernetes::{KubernetesOptions, KubernetesStore, kube::Client};
+use buttress_lease_kubernetes::{
+    KubernetesOptions, KubernetesStore,
+    kube::{Client, Config},
+};
 use buttress_servers::{FakeKubernetes, Lie, Proxy, Way, soon, until};
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::timeout;
@@ -392,6 +395,16 @@ async fn a_release_or_a_deletion_wakes_whoever_watches_also_on_a_new_connection(
         }
         soon(changes.next()).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_server_without_http_before_it_is_an_error_and_no_panic() {
+    let addr = "127.0.0.1:8001".parse().unwrap();
+    let config = Config::new("127.0.0.1:8001".parse().unwrap());
+    let store = KubernetesOptions::of(config).open_later();
+    let (kind, text) = told(&store.inspect(lease()).await.unwrap_err(), addr, "inspect");
+    assert_eq!(kind, "fatal", "{text}");
+    assert!(text.contains("`http://`"), "{text}");
 }
 
 #[tokio::test]
