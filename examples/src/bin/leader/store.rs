@@ -9,7 +9,7 @@ use buttress::{
     BoxError, LeaseName,
     leadership::{ErasedStore, LeaseStore},
     lease_etcd::EtcdOptions,
-    lease_kubernetes::{KubernetesOptions, kube::Config},
+    lease_kubernetes::KubernetesOptions,
     lease_postgres::PostgresOptions,
     lease_redis::RedisOptions,
     lease_sqlite::SqliteOptions,
@@ -79,10 +79,7 @@ impl Leases {
                 ErasedStore::new(options.open_later())
             }
             Store::Redis => ErasedStore::new(RedisOptions::parse(url()?)?.open_later()),
-            Store::Kubernetes => {
-                let config = Config::new(url()?.parse()?);
-                ErasedStore::new(KubernetesOptions::of(config).open_later())
-            }
+            Store::Kubernetes => ErasedStore::new(KubernetesOptions::parse(url()?)?.open_later()),
         })
     }
 
