@@ -16,11 +16,11 @@ pub fn table(verdict: &Verdict) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     };
+    let (name, seed) = (verdict.arena.name(), verdict.seed);
+    line(format!("{name}, seed {seed}: leases of {}", seconds(TTL)));
+    line("  nobody leads for: from a leader that was hit to the next one".to_owned());
     line(format!(
-        "{}, seed {}: leases of {}; what is allowed has {} more for a busy machine",
-        verdict.arena.name(),
-        verdict.seed,
-        seconds(TTL),
+        "  back after: from when anybody could lead again, at worst; allowed: that, and {} for a busy machine",
         seconds(SLACK)
     ));
     line(row(["fault", "times", "of a leader", "nobody leads for", "back after", "allowed"]));
@@ -34,7 +34,7 @@ pub fn table(verdict: &Verdict) -> String {
             &if kind.is_of_process() { led.len().to_string() } else { "-".to_owned() },
             &median_and_worst(without),
             &seconds(worst),
-            &seconds(verdict.arena.allows(kind)),
+            &seconds(verdict.arena.allows(kind) + SLACK),
         ]));
     }
     let excused = verdict.excused.iter().max().map_or_else(String::new, |worst| {
@@ -48,7 +48,8 @@ pub fn table(verdict: &Verdict) -> String {
         verdict.taken, verdict.stale_refused, verdict.stale_taken
     ));
     for strike in verdict.late() {
-        line(format!("P7: after {}, nobody led for {}", strike.kind, seconds(strike.back_after)));
+        let (kind, time) = (strike.kind, seconds(strike.back_after));
+        line(format!("too late: after {kind}, nobody led for {time} although somebody could"));
     }
     verdict.breaches.iter().for_each(|breach| line(breach.clone()));
     if let Some(history) = &verdict.history {

@@ -165,7 +165,7 @@ impl RedisOptions {
             return Err(refused(connect::NO_TLS));
         }
         let parsed = server.into_connection_info();
-        parsed.map(Self::new).map_err(|_| refused("this is no URL of a Redis server"))
+        parsed.map(Self::new).map_err(|_| refused("a server's URL is `redis://host:port/`"))
     }
 
     /// Makes TLS of each connection: `handshake` is handed one, and gives back what to speak over. A server without
