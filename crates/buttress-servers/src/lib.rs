@@ -23,5 +23,5 @@ pub use self::{
     kubernetes::{Asked, FakeKubernetes, Lie},
     proxy::{Proxy, Way},
     server::Server,
-    wait::{soon, until},
+    wait::{soon, standing_still_until, until},
 };
