@@ -75,79 +75,6 @@ pub struct Ground {
 #[derive(Debug)]
 pub struct Folder(Option<PathBuf>);
 
-const FILE: &[Kind] =
-    &[Kind::Crash, Kind::Resignation, Kind::Pause, Kind::StorePause, Kind::Removal];
-
-const POSTGRES: &[Kind] = &[
-    Kind::Crash,
-    Kind::Resignation,
-    Kind::Pause,
-    Kind::Partition,
-    Kind::LostRequests,
-    Kind::LostAnswers,
-    Kind::ResetAnswers,
-    Kind::Stranded,
-    Kind::Slow,
-    Kind::StorePause,
-    Kind::StoreCut,
-    Kind::StoreRestart,
-    Kind::Removal,
-    Kind::ClockAhead,
-    Kind::ClockBehind,
-];
-
-const ETCD: &[Kind] = &[
-    Kind::Crash,
-    Kind::Resignation,
-    Kind::Pause,
-    Kind::Partition,
-    Kind::LostRequests,
-    Kind::LostAnswers,
-    Kind::ResetAnswers,
-    Kind::Stranded,
-    Kind::Slow,
-    Kind::StorePause,
-    Kind::StoreCut,
-    Kind::StoreRestart,
-    Kind::MemberPause,
-    Kind::Removal,
-];
-
-const KUBERNETES: &[Kind] = &[
-    Kind::Crash,
-    Kind::Resignation,
-    Kind::Pause,
-    Kind::Partition,
-    Kind::LostRequests,
-    Kind::LostAnswers,
-    Kind::ResetAnswers,
-    Kind::Stranded,
-    Kind::Slow,
-    Kind::StorePause,
-    Kind::StoreCut,
-    Kind::StoreRestart,
-    Kind::Removal,
-];
-
-const REDIS: &[Kind] = &[
-    Kind::Crash,
-    Kind::Resignation,
-    Kind::Pause,
-    Kind::Partition,
-    Kind::LostRequests,
-    Kind::LostAnswers,
-    Kind::ResetAnswers,
-    Kind::Stranded,
-    Kind::Slow,
-    Kind::StorePause,
-    Kind::StoreCut,
-    Kind::StoreRestart,
-    Kind::StoreLoss,
-    Kind::Removal,
-    Kind::ClockAhead,
-    Kind::ClockBehind,
-];
-
 // === impl Arena ===
 
 impl Arena {
@@ -185,15 +112,34 @@ impl Arena {
         }
     }
 
-    /// What can be broken there. Only Redis is started without its data: the others do not bear that, and say so.
+    /// What can be broken there, in the order of [`Kind`].
     #[must_use]
-    pub const fn faults(self) -> &'static [Kind] {
-        match self {
-            Self::Sqlite => FILE,
-            Self::Postgres | Self::PostgresServer => POSTGRES,
-            Self::Redis | Self::RedisServer => REDIS,
-            Self::Etcd => ETCD,
-            Self::Kubernetes => KUBERNETES,
+    pub fn faults(self) -> Vec<Kind> {
+        let mut kinds = Kind::value_variants().to_vec();
+        kinds.retain(|kind| self.has(*kind));
+        kinds
+    }
+
+    /// Whether that can be broken there. Only Redis is started without its data: the others do not bear that, and say
+    /// so.
+    fn has(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Crash | Kind::Resignation | Kind::Pause | Kind::StorePause | Kind::Removal => {
+                true
+            }
+            Kind::Partition
+            | Kind::LostRequests
+            | Kind::LostAnswers
+            | Kind::ResetAnswers
+            | Kind::Stranded
+            | Kind::Slow
+            | Kind::StoreCut
+            | Kind::StoreRestart => self.store() != Store::Sqlite,
+            Kind::StoreLoss => self.store() == Store::Redis,
+            Kind::MemberPause => self.store() == Store::Etcd,
+            Kind::ClockAhead | Kind::ClockBehind => {
+                matches!(self.store(), Store::Postgres | Store::Redis)
+            }
         }
     }
 

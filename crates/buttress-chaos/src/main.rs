@@ -66,7 +66,7 @@ async fn chaos(
     let leadctl: PathBuf = env::current_exe()?;
     let mut verdicts = Vec::new();
     for &arena in arenas {
-        let mut faults = arena.faults().to_vec();
+        let mut faults = arena.faults();
         faults.retain(|kind| wanted.is_empty() || wanted.contains(kind));
         if faults.is_empty() {
             println!("{}: there is nothing of that to break", arena.name());

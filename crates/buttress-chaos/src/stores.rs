@@ -2,12 +2,11 @@
 
 use buttress_leadership::{ErasedStore, Expiry, LeaseConfig, StoreError};
 use buttress_lease_etcd::EtcdOptions;
-use buttress_lease_kubernetes::{KubernetesOptions, kube::Config};
+use buttress_lease_kubernetes::KubernetesOptions;
 use buttress_lease_postgres::PostgresOptions;
 use buttress_lease_redis::RedisOptions;
 use buttress_lease_sqlite::SqliteOptions;
 use clap::ValueEnum;
-use http::{Uri, uri::InvalidUri};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,16 +57,11 @@ impl Store {
             }
             Self::Postgres => {
                 let options = PostgresOptions::parse(url)?.expiry(expiry).create_table(true);
-                let timeout = config.operation_timeout;
-                ErasedStore::new(options.statement_timeout(timeout).open_later())
+                ErasedStore::new(options.open_later())
             }
             Self::Redis => ErasedStore::new(RedisOptions::parse(url)?.expiry(expiry).open_later()),
             Self::Etcd => ErasedStore::new(EtcdOptions::parse(url)?.open_later()),
-            Self::Kubernetes => {
-                let server: Uri =
-                    url.parse().map_err(|error: InvalidUri| StoreError::Fatal(Box::new(error)))?;
-                ErasedStore::new(KubernetesOptions::of(Config::new(server)).open_later())
-            }
+            Self::Kubernetes => ErasedStore::new(KubernetesOptions::parse(url)?.open_later()),
         })
     }
 }

@@ -30,7 +30,7 @@ fn leadctl() -> PathBuf {
 }
 
 async fn keeps_what_it_promises(arena: Arena) {
-    let (faults, leadctl) = (arena.faults().to_vec(), leadctl());
+    let (faults, leadctl) = (arena.faults(), leadctl());
     let run = Run { arena, faults, lasts: SHORT, seed: seed(), leadctl, plant: None };
     let verdict = judged(run).await;
     assert!(verdict.strikes.len() > 1 && verdict.terms > 0 && verdict.taken > 10, "it ran");
