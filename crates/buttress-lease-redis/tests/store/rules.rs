@@ -78,18 +78,20 @@ async fn it_keeps_to_the_rules_by_the_candidates_clocks() {
 /// Its connections are dead then, and what it has answered is there.
 #[tokio::test]
 async fn it_keeps_to_the_rules_after_the_server_was_killed() {
-    let mut pair = Pair::new(Expiry::Server).await;
-    let (me, you) = (Identity::generate(), Identity::generate());
-    let mine = acquired(&pair.one, &me).await;
-    pair.server.kill();
-    pair.server.start().await;
-    let AcquireOutcome::Held(seen) = acquire(&pair.one, &you).await.unwrap() else {
-        panic!("it was forgotten");
-    };
-    assert!(seen.is_held_by(&me) && seen.fence == mine.fence);
-    acquire(&pair.other, &you).await.unwrap();
-    pair.clock.suspend(100 * TTL);
-    testing::conformance(&pair).await.assert();
+    for expiry in [Expiry::Server, Expiry::Observed] {
+        let mut pair = Pair::new(expiry).await;
+        let (me, you) = (Identity::generate(), Identity::generate());
+        let mine = acquired(&pair.one, &me).await;
+        pair.server.kill();
+        pair.server.start().await;
+        let AcquireOutcome::Held(seen) = acquire(&pair.one, &you).await.unwrap() else {
+            panic!("it was forgotten");
+        };
+        assert!(seen.is_held_by(&me) && seen.fence == mine.fence);
+        acquire(&pair.other, &you).await.unwrap();
+        pair.clock.suspend(100 * TTL);
+        testing::conformance(&pair).await.assert();
+    }
 }
 
 #[tokio::test]
