@@ -157,7 +157,8 @@ impl Arena {
     }
 
     /// Whether that ends a lease whose holder cannot know: it is taken away by hand, or the clock by which it ends is
-    /// set. (Members of etcd that [elect](crate::history::What::Elected) a leader may do so as well.) There may be two leaders then, until the first one asks, whom only their tokens tell apart.
+    /// set. (Members of etcd that [elect](crate::history::What::Elected) a leader may do so as well.) There may be two
+    /// leaders then, until the first one asks, whom only their tokens tell apart.
     #[must_use]
     pub fn ends_leases(self, kind: Kind) -> bool {
         kind == Kind::Removal || self.decides() == Decides::Server && kind.sets_clock()

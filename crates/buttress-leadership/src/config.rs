@@ -111,7 +111,8 @@ pub struct LeaseConfig {
     pub on_drain_timeout: OnDrainTimeout,
     /// For how long a leader that left by itself does not come back, a fifth more or less by chance. 30 s by
     /// default. It doubles each time, up to `cooldown_max`, and starts anew after a term that lasted as long
-    /// as that. (Where its [work](crate::Elector::lead) returned, it comes back sooner.) Meanwhile it looks who leads, as one does that may not stand, and asks for nothing.
+    /// as that. (Where its [work](crate::Elector::lead) returned, it comes back sooner.) Meanwhile it looks who
+    /// leads, as one does that may not stand, and asks for nothing.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub cooldown: Duration,
     /// For how long at most, also where its work returns at once again and again. 10 min by default.

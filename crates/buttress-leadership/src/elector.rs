@@ -165,12 +165,14 @@ impl<S: LeaseStore> Elector<S> {
     ///
     /// When it returns, the leader leaves, and stands again two retry periods later. After a term that was shorter
     /// than a lease, that time doubles, up to [`cooldown_max`](LeaseConfig::cooldown_max): work that returns at once
-    /// is begun less and less often, until a term lasts. What is to be done again and again is a loop in the work, and
-    /// what is to be done once is for a [`Lock`](crate::Lock). When it panics, the leader leaves for a [cool-down](LeaseConfig::cooldown). When the leader leaves by itself,
-    /// [`cancelled`](LeaderTerm::cancelled) tells it, and it is waited for. When the term is lost, or the wait is over, it is
-    /// dropped at its next `await`; and so it is when the term's time is up, whatever the elector does: the clock is
-    /// looked at before each poll. The next term does not begin before it is gone: work that blocks its thread keeps this
-    /// process from leading again.
+    /// is begun less and less often, until a term lasts. What is to be done again and again is a loop in the work,
+    /// and what is to be done once is for a [`Lock`](crate::Lock). When it panics, the leader leaves for a
+    /// [cool-down](LeaseConfig::cooldown).
+    ///
+    /// When the leader leaves by itself, [`cancelled`](LeaderTerm::cancelled) tells it, and it is waited for. When the
+    /// term is lost, or the wait is over, it is dropped at its next `await`; and so it is when the term's time is up,
+    /// whatever the elector does: the clock is looked at before each poll. The next term does not begin before it is
+    /// gone: work that blocks its thread keeps this process from leading again.
     ///
     /// It runs in no request's [context](buttress_core::Context), and has the term's token at hand as a request has that
     /// its leader let in.
